@@ -31,9 +31,9 @@ impl Contended {
         grantor.set_turn(first, Turn::new(1, TurnState::Yours), GRANTED, Nanos(0));
         grantor.wake_gate();
         let over = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&over);
+        let over_now = Arc::clone(&over);
         let thread = std::thread::spawn(move || {
-            while !seen.load(Ordering::Relaxed) {
+            while !over_now.load(Ordering::Relaxed) {
                 grantor.beat();
                 grantor.wake_gate();
                 std::thread::sleep(BUMP);

@@ -439,7 +439,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_goal_that_is_missed_is_marked_with_what_others_reach() {
+    fn missed_goal_is_marked_with_what_others_reach() {
         let measured = Measured::default();
         let figure = find("share_error_pct_90_10").expect("a figure");
         assert_eq!(measured.compared(figure, 0.5), "goal <= 0.50: met");
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_said_and_the_rest_is_there() {
+    fn failed_figure_is_reported_beside_the_others() {
         let mut measured = Measured::default();
         measured.fail(&["solo_pct"], &anyhow::anyhow!("no GPU"));
         measured.record("share_error_pct_90_10", Reading { value: 0.25, by_time: Some(0.5) });
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_run_has_eight_rows_of_sharing_and_three_of_faults() {
+    fn quick_run_has_eight_rows_of_sharing_and_three_of_faults() {
         let quick = Wanted { names: Vec::new(), quick: true };
         let cost = FIGURES
             .iter()

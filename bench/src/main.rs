@@ -100,7 +100,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
     simulator::measure(dist, &wanted, &mut measured);
     program_start::measure(dist, &wanted, &mut measured);
     startup::measure(dist, &wanted, &mut measured);
-    gallery.hang()?;
+    gallery.write()?;
     if arguments.json {
         let mut object = measured.json();
         host::describe(&mut object, "null (cost), simulated (sharing, faults)", switch);

@@ -38,11 +38,11 @@ fn race(dist: &Path, quick: bool) -> Result<Vec<(&'static str, f64)>> {
         .output()
         .with_context(|| format!("{}: run `cargo xtask build` first", program.display()))?;
     ensure!(output.status.success(), "cgpu-differential: {}", output.status);
-    let told: Value = serde_json::from_slice(&output.stdout)?;
+    let report: Value = serde_json::from_slice(&output.stdout)?;
     let number = |(key, name): (&'static str, &str)| {
-        let value = told[name]
+        let value = report[name]
             .as_f64()
-            .with_context(|| format!("cgpu-differential does not tell {name}"))?;
+            .with_context(|| format!("cgpu-differential does not report {name}"))?;
         Ok((key, value))
     };
     KEYS.into_iter().map(number).collect()

@@ -132,7 +132,7 @@ impl Gallery {
     }
 
     /// Writes the charts.
-    pub(crate) fn hang(&self) -> Result<()> {
+    pub(crate) fn write(&self) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
         let charts = [
             ("shares", "Shares in percent of the GPU", "set", "got", &self.shares),

@@ -35,11 +35,11 @@ fn speed(dist: &Path, quick: bool) -> Result<Vec<f64>> {
         .output()
         .with_context(|| format!("{}: run `cargo xtask build` first", program.display()))?;
     ensure!(output.status.success(), "cgpu-sim speed: {}", output.status);
-    let told: Map<String, Value> = serde_json::from_slice(&output.stdout)?;
+    let report: Map<String, Value> = serde_json::from_slice(&output.stdout)?;
     KEYS.iter()
         .map(|key| {
-            let value = told.get(*key).and_then(Value::as_f64);
-            value.with_context(|| format!("cgpu-sim speed does not tell {key}"))
+            let value = report.get(*key).and_then(Value::as_f64);
+            value.with_context(|| format!("cgpu-sim speed does not report {key}"))
         })
         .collect()
 }

@@ -178,19 +178,22 @@ fn compared(
         added.push(other - one);
     }
     let (plain, more) = (median(&mut plain), median(&mut added));
-    let (least, most) = surely(&added);
+    let (least, most) = confidence_interval(&added);
     eprintln!(
-        "  a container: {plain:.1} ms, with a slice {more:.1} ms more ({least:.1} to {most:.1}, 95 % sure)"
+        "  a container: {plain:.1} ms, with a slice {more:.1} ms more ({least:.1} to {most:.1}, 95 % confidence)"
     );
     Ok(more / plain * 100.0)
 }
 
 /// Returns a 95 % confidence interval of the median, from the binomial distribution of the number
 /// of values below it.
-fn surely(sorted: &[f64]) -> (f64, f64) {
-    let (middle, away) = (sorted.len() / 2, sorted.len().isqrt());
+fn confidence_interval(sorted: &[f64]) -> (f64, f64) {
+    let (middle, radius) = (sorted.len() / 2, sorted.len().isqrt());
     let at = |place: usize| sorted.get(place).copied().unwrap_or(f64::NAN);
-    (at(middle.saturating_sub(away + 1)), at((middle + away).min(sorted.len().saturating_sub(1))))
+    (
+        at(middle.saturating_sub(radius + 1)),
+        at((middle + radius).min(sorted.len().saturating_sub(1))),
+    )
 }
 
 /// Measures runc alone, called as engines do: create, start, delete.

@@ -27,10 +27,10 @@ impl Worker {
         let mut child = command
             .spawn()
             .with_context(|| format!("cannot start {}", command.get_program().display()))?;
-        let commands = child.stdin.take().context("a pipe that was asked for")?;
-        let answers = BufReader::new(child.stdout.take().context("a pipe that was asked for")?);
+        let commands = child.stdin.take().context("the pipe of the worker")?;
+        let answers = BufReader::new(child.stdout.take().context("the pipe of the worker")?);
         let mut worker = Self { child, commands, answers, name: name.to_owned() };
-        let ready = worker.hear()?;
+        let ready = worker.receive()?;
         ensure!(ready["ready"] == true, "tenant {name}: a worker did not start");
         Ok((worker, ready))
     }
@@ -39,7 +39,7 @@ impl Worker {
     ///
     /// # Errors
     /// If the process has ended.
-    pub fn tell(&mut self, command: &str) -> Result<()> {
+    pub fn send(&mut self, command: &str) -> Result<()> {
         writeln!(self.commands, "{command}")
             .with_context(|| format!("tenant {}: a worker is gone", self.name))
     }
@@ -48,20 +48,20 @@ impl Worker {
     ///
     /// # Errors
     /// If the process has ended, or the answer is not JSON.
-    pub fn hear(&mut self) -> Result<Value> {
+    pub fn receive(&mut self) -> Result<Value> {
         let mut line = String::new();
         self.answers.read_line(&mut line)?;
         serde_json::from_str(&line)
-            .with_context(|| format!("tenant {}: a worker ended or said {line:?}", self.name))
+            .with_context(|| format!("tenant {}: a worker ended or answered {line:?}", self.name))
     }
 
     /// Sends a command and waits for its answer.
     ///
     /// # Errors
-    /// As [`Worker::tell`] and [`Worker::hear`].
-    pub fn ask(&mut self, command: &str) -> Result<Value> {
-        self.tell(command)?;
-        self.hear()
+    /// As [`Worker::send`] and [`Worker::receive`].
+    pub fn request(&mut self, command: &str) -> Result<Value> {
+        self.send(command)?;
+        self.receive()
     }
 
     /// Returns the process id of the started program: of `cgpu run`, unless the program was started
@@ -74,7 +74,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        let _ = self.tell("quit");
+        let _ = self.send("quit");
         let _ = self.child.wait();
     }
 }

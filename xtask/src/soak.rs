@@ -24,7 +24,7 @@ const KILLS: &str = "50";
 pub(crate) struct Arguments {
     /// `tree [SECONDS] [KILLS]`: only the control tree under load. `policies [SECONDS]`: only
     /// policies that change under load. Else arguments of the random programs: [--operations N]
-    /// [--seed N] [--play N] [--processes N] [--filling SECONDS] [--racing CALLS] ...
+    /// [--seed N] [--run-length N] [--processes N] [--filling SECONDS] [--racing CALLS] ...
     /// [default: a million steps, ten minutes of filling, the control tree and the policies]
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
     rest: Vec<String>,

@@ -42,7 +42,7 @@ pub(crate) struct Observed {
     pub(crate) after: Status,
 }
 
-struct Judged {
+struct TenantResult {
     name: &'static str,
     weight: u32,
     limit_mib: u64,
@@ -59,7 +59,7 @@ struct Judged {
 
 /// The results.
 pub(crate) struct Report {
-    tenants: Vec<Judged>,
+    tenants: Vec<TenantResult>,
     share_error_pct: f64,
     /// Work of both in each round, in percent of the best of one process alone; ascending.
     aggregate_pct: Vec<f64>,
@@ -77,7 +77,7 @@ impl Report {
             .collect();
         let all: u64 = launches.iter().sum();
         let weights: u32 = PLANS.iter().map(|plan| plan.weight).sum();
-        let judged: Vec<Judged> = tenants
+        let results: Vec<TenantResult> = tenants
             .iter()
             .zip(&observed.memory)
             .zip(&launches)
@@ -90,7 +90,7 @@ impl Report {
                 let time = |status: &Status| {
                     share(status, plan.name).map_or(0.0, |share| share.gpu_time_ms)
                 };
-                Judged {
+                TenantResult {
                     name: plan.name,
                     weight: plan.weight,
                     limit_mib,
@@ -110,7 +110,7 @@ impl Report {
                 }
             })
             .collect();
-        let share_error_pct = judged
+        let share_error_pct = results
             .iter()
             .map(|tenant| 100.0 * (tenant.share_pct - tenant.set_pct).abs() / tenant.set_pct)
             .fold(0.0, f64::max);
@@ -122,7 +122,7 @@ impl Report {
         };
         let mut aggregate_pct: Vec<f64> = observed.rounds.iter().map(aggregate).collect();
         aggregate_pct.sort_by(f64::total_cmp);
-        Self { tenants: judged, share_error_pct, aggregate_pct }
+        Self { tenants: results, share_error_pct, aggregate_pct }
     }
 
     fn oom_enforced(&self) -> bool {
@@ -238,9 +238,9 @@ impl Report {
             self.aggregate_pct.len()
         );
         if self.aggregate_pct.iter().any(|&percent| percent > MOST_AGGREGATE_PCT) {
-            text += "     More than all of the work cannot be: the machine disturbed the measurement; run it again.\n";
+            text += "     More than 100 % is impossible: the machine disturbed the measurement; run it again.\n";
         }
-        text += if self.holds() { "\nAll of it held.\n" } else { "\nNot all of it held.\n" };
+        text += if self.holds() { "\nAll checks passed.\n" } else { "\nNot all checks passed.\n" };
         text
     }
 }

@@ -63,7 +63,7 @@ impl Tenant {
         iterations: Option<u64>,
     ) -> Result<Self> {
         let mut first = worker(fixture, plan, iterations)?;
-        let iterations = first.ask("info")?["iterations"]
+        let iterations = first.request("info")?["iterations"]
             .as_u64()
             .context("a worker that does not calibrate")?;
         let second = worker(fixture, plan, Some(iterations))?;
@@ -77,7 +77,7 @@ impl Tenant {
 
     /// Lets the first worker alone launch for `time`. Returns its completed kernels per second.
     pub(crate) fn run_one_process(&mut self, time: Duration) -> Result<f64> {
-        let answer = self.workers[0].ask(&format!("run {}", time.as_secs_f64()))?;
+        let answer = self.workers[0].request(&format!("run {}", time.as_secs_f64()))?;
         let number = |field: &str| answer[field].as_f64().context("a worker that does not count");
         // Counted up to the last completion, since a whole number of batches seldom fits into
         // `time`.
@@ -86,12 +86,12 @@ impl Tenant {
 
     /// Starts launching in both workers.
     pub(crate) fn start_running(&mut self, time: Duration) -> Result<()> {
-        self.tell(&format!("run {}", time.as_secs_f64()))
+        self.send(&format!("run {}", time.as_secs_f64()))
     }
 
     /// Waits for [`Tenant::start_running`] to end and returns the completed kernels.
     pub(crate) fn ran(&mut self) -> Result<u64> {
-        let answers = self.hear()?;
+        let answers = self.receive()?;
         answers
             .iter()
             .map(|answer| answer["launches"].as_u64().context("a worker that does not count"))
@@ -100,14 +100,14 @@ impl Tenant {
 
     /// Starts allocating in both workers.
     pub(crate) fn start_filling(&mut self) -> Result<()> {
-        self.tell("fill")
+        self.send("fill")
     }
 
     /// Waits for [`Tenant::start_filling`] to end and reads the GPU's size in the workers.
     pub(crate) fn filled(&mut self) -> Result<Memory> {
-        let fills = self.hear()?;
-        self.tell("info")?;
-        let views = self.hear()?;
+        let fills = self.receive()?;
+        self.send("info")?;
+        let views = self.receive()?;
         let number = |value: &Value, field: &str| value[field].as_u64().unwrap_or(0);
         Ok(Memory {
             granted: fills.iter().map(|fill| number(fill, "granted")).sum(),
@@ -122,16 +122,16 @@ impl Tenant {
 
     /// Frees the memory of both workers.
     pub(crate) fn give_back(&mut self) -> Result<()> {
-        self.tell("free")?;
-        self.hear().map(drop)
+        self.send("free")?;
+        self.receive().map(drop)
     }
 
-    fn tell(&mut self, command: &str) -> Result<()> {
-        self.workers.iter_mut().try_for_each(|worker| worker.tell(command))
+    fn send(&mut self, command: &str) -> Result<()> {
+        self.workers.iter_mut().try_for_each(|worker| worker.send(command))
     }
 
-    fn hear(&mut self) -> Result<Vec<Value>> {
-        self.workers.iter_mut().map(Worker::hear).collect()
+    fn receive(&mut self) -> Result<Vec<Value>> {
+        self.workers.iter_mut().map(Worker::receive).collect()
     }
 }
 

@@ -222,12 +222,12 @@ impl GateDriver for Driver<'_> {
 
     fn elapsed(&self, from: Event, to: Event) -> Result<i64, DriverError> {
         let (from, to) = (self.event(from)?, self.event(to)?);
-        let told = self.role.gpu(|timeline, _| {
+        let report = self.role.gpu(|timeline, _| {
             let grid = timeline.figures().event_grid.0.cast_signed();
             let at = |event| Some(timeline.stamp_of(event)?.div_euclid(grid) * grid);
             Some(milliseconds(at(to)? - at(from)?))
         });
-        told.map(|told| (f64::from(told) * 1e6) as i64).ok_or(DriverError)
+        report.map(|report| (f64::from(report) * 1e6) as i64).ok_or(DriverError)
     }
 }
 

@@ -147,8 +147,9 @@ impl<'a> Program<'a> {
             return launch();
         }
         let (context, gpu) = (ContextKey(1), gpu());
-        let asked = Launch { kernel, stream, context, gpu, programmatic, variable_cost: false };
-        let admitted = gate.before_launch(&self.thread, asked, &self.driver, &self.driver);
+        let launch_request =
+            Launch { kernel, stream, context, gpu, programmatic, variable_cost: false };
+        let admitted = gate.before_launch(&self.thread, launch_request, &self.driver, &self.driver);
         let answer = launch();
         if let Some(admitted) = admitted {
             gate.after_launch(&self.thread, admitted, answer.is_ok(), &self.driver, &self.driver);

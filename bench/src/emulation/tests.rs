@@ -59,7 +59,7 @@ fn shares_are_the_weights_and_a_run_repeats() {
 }
 
 #[test]
-fn without_a_monitor_the_gpu_takes_turns_and_loses_a_tenth() {
+fn native_slicing_shares_equally_and_loses_a_tenth() {
     let [one, other] = ran(None, [1, 3], 7);
     println!("{one} and {other} ns");
     assert!(one.abs_diff(other) < 20_000_000, "{one} and {other}");
@@ -216,7 +216,7 @@ fn newcomer(policy: Option<Policy>, micros: u64, streams: u32) -> u64 {
         }
         Ok(())
     };
-    let come = |program: &Program<'_>| {
+    let newcomer = |program: &Program<'_>| {
         program.sleep_until(Nanos::from_millis(SECOND));
         let mut before = None;
         while program.goes_on() {
@@ -228,7 +228,7 @@ fn newcomer(policy: Option<Policy>, micros: u64, streams: u32) -> u64 {
         *ran.lock().unwrap() = (program.ran() - before.unwrap()).0;
         Ok(())
     };
-    let tenants = [Tenant::new(1, &queue), Tenant::new(1, &come)];
+    let tenants = [Tenant::new(1, &queue), Tenant::new(1, &newcomer)];
     let length = Nanos::from_millis(4 * SECOND);
     run(&Setup { figures: Figures::default(), policy, tenants: &tenants, seed: 1, length })
         .unwrap();

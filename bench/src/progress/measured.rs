@@ -38,7 +38,7 @@ const STREAMS: Client = Client { name: "four streams", cycle: streams, ..LONG };
 const REQUESTS: Client =
     Client { name: "requests", cycle: serve, weight: 3, percent: 10, fills: false };
 
-const SCENES: &[&[Client]] = &[
+const CASES: &[&[Client]] = &[
     &[SATURATING],
     &[EAGER],
     &[SATURATING, SATURATING],
@@ -138,7 +138,7 @@ pub(super) fn measure(options: &Options) -> Result<Figures> {
     let mut worst: f64 = 0.0;
     eprintln!("    measured shares, percentage points off the GPU's own count");
     for policy in POLICIES {
-        for clients in SCENES {
+        for clients in CASES {
             let errors = errors(model, *policy, clients, readings)?;
             let names: Vec<&str> = clients.iter().map(|client| client.name).collect();
             let must = *policy != Policy::Native && clients.iter().all(|client| client.fills);

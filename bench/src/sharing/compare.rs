@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use super::load::{Load, Party};
 use super::setup::{Setup, Tenant, together};
-use super::shares::{SATURATING, judge};
+use super::shares::{SATURATING, evaluate};
 use super::{Bench, Figures, WARM, observe};
 
 /// Percentages of the GPU.
@@ -50,7 +50,7 @@ pub(super) fn without_turns(bench: &mut Bench) -> Result<Figures> {
         let mut tenants = scheme.join(&mut setup, SATURATING.load)?;
         let seen = observe(&setup, &mut tenants, bench.seconds())?;
         let parties = SET.map(|percent| Party::of(SATURATING.load).weighing(percent));
-        figures.push((error_key, judge(bench, error_key, &parties, &seen)));
+        figures.push((error_key, evaluate(bench, error_key, &parties, &seen)));
         let all: f64 = seen.tracks.iter().map(|track| track.rate(WARM, track.length())).sum();
         figures.push((aggregate_key, (100.0 * all / solo).into()));
     }

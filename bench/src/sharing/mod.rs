@@ -145,15 +145,17 @@ struct Seen {
 /// Runs all tenants for [`WARM`] and this many seconds.
 fn observe(setup: &Setup, tenants: &mut [Tenant], seconds: f64) -> Result<Seen> {
     let programs = tenants.iter().map(Tenant::programs).collect::<Result<Vec<_>>>()?;
-    let mut looks = Vec::new();
+    let mut samples = Vec::new();
     let tracks = together(tenants, WARM + seconds, STEP, |start| {
         for moment in [WARM, WARM + seconds - 0.05] {
             sleep_until(start + moment);
-            looks.push((now(), setup.gpu_seconds(&programs)?));
+            samples.push((now(), setup.gpu_seconds(&programs)?));
         }
         Ok(())
     })?;
-    let [(first, before), (last, after)] = &looks[..] else { bail!("not two looks at the GPU") };
+    let [(first, before), (last, after)] = &samples[..] else {
+        bail!("the GPU time was not sampled twice")
+    };
     let gpu = before.iter().zip(after).map(|(before, after)| after - before).collect();
     Ok(Seen { tracks, gpu, seconds: last - first })
 }

@@ -94,8 +94,9 @@ impl Setup {
             "cgpu-sim status: {}",
             String::from_utf8_lossy(&output.stderr)
         );
-        let told: Value = serde_json::from_slice(&output.stdout)?;
-        let processes = told["gpus"][0]["processes"].as_array().context("a GPU with processes")?;
+        let report: Value = serde_json::from_slice(&output.stdout)?;
+        let processes =
+            report["gpus"][0]["processes"].as_array().context("a GPU with processes")?;
         let seconds = |programs: &Vec<i32>| {
             let ours =
                 processes.iter().filter(|process| programs.iter().any(|id| process["pid"] == *id));
@@ -120,13 +121,13 @@ impl Tenant {
     pub(crate) fn begin(&mut self, start: f64, seconds: f64, step: f64) -> Result<()> {
         self.workers
             .iter_mut()
-            .try_for_each(|worker| worker.tell(&format!("run {start:.6} {seconds} {step}")))
+            .try_for_each(|worker| worker.send(&format!("run {start:.6} {seconds} {step}")))
     }
 
     /// Waits for the processes started by [`Tenant::begin`].
     pub(crate) fn end(&mut self, step: f64) -> Result<Track> {
         self.workers.iter_mut().try_fold(Track::default(), |sum, worker| {
-            Ok(sum.with(&Track::read(step, &worker.hear()?)?))
+            Ok(sum.with(&Track::read(step, &worker.receive()?)?))
         })
     }
 

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use super::load::{Load, Party};
 use super::setup::{Tenant, together};
-use super::track::{Track, cycles, error_pct, parts, shares, stretches};
+use super::track::{Track, cycles, error_pct, parts, shares, windows};
 use super::{Bench, Figures, STEP, Seen, WARM, observe};
 use crate::figure::Reading;
 use crate::pair::median;
@@ -23,10 +23,10 @@ pub(super) fn error(
     settings: &[(&str, &str)],
 ) -> Result<Reading> {
     let seen = bench.run(parties, settings)?;
-    Ok(judge(bench, key, parties, &seen))
+    Ok(evaluate(bench, key, parties, &seen))
 }
 
-pub(super) fn judge(bench: &mut Bench, key: &str, parties: &[Party], seen: &Seen) -> Reading {
+pub(super) fn evaluate(bench: &mut Bench, key: &str, parties: &[Party], seen: &Seen) -> Reading {
     let set = parts(&parties.iter().map(|party| party.weight).collect::<Vec<_>>());
     let (lengths, cycles) = in_cycles(parties, &seen.tracks);
     let (from, to) = (cycles[0], cycles[cycles.len() - 1]);
@@ -64,7 +64,7 @@ fn worst_second(
     let (lengths, cycles) = in_cycles(parties, tracks);
     let mut worst: f64 = 0.0;
     let mut list = Vec::new();
-    for (from, to) in stretches(&cycles, 1.0) {
+    for (from, to) in windows(&cycles, 1.0) {
         let got = shares(tracks, &lengths, from, to);
         worst = worst.max(error_pct(&got, &set));
         bench.gallery.window(name, from - WARM, 100.0 * got[shown] / set[shown]);
@@ -87,7 +87,7 @@ pub(super) fn three_to_one(bench: &mut Bench) -> Result<Figures> {
     let seconds = bench.seconds();
     let seen = observe(&setup, &mut tenants, seconds)?;
     let monitor_cpu = cpu_seconds(monitor)? - before;
-    let error = judge(bench, "share_error_pct_75_25", &parties, &seen);
+    let error = evaluate(bench, "share_error_pct_75_25", &parties, &seen);
     let worst = worst_second(bench, "75:25, the 25", &parties, 1, &seen.tracks);
     let tracks = &seen.tracks;
     let rates: Vec<f64> = tracks.iter().map(|track| track.rate(WARM, WARM + seconds)).collect();
@@ -116,7 +116,7 @@ pub(super) fn mixed(bench: &mut Bench) -> Result<Figures> {
 pub(super) fn long_kernels(bench: &mut Bench) -> Result<Figures> {
     let parties = [Party::of(Load::saturating(50_000)), SATURATING.weighing(3)];
     let seen = bench.run(&parties, &[])?;
-    let error = judge(bench, "share_error_50ms_pct", &parties, &seen);
+    let error = evaluate(bench, "share_error_50ms_pct", &parties, &seen);
     let worst = worst_second(bench, "50 ms kernels at 25", &parties, 0, &seen.tracks);
     Ok(vec![("share_error_50ms_pct", error), ("share_error_1s_pct_50ms", worst.into())])
 }

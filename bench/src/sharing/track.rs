@@ -20,11 +20,11 @@ pub(crate) struct Track {
 
 impl Track {
     /// Reads the report of one process.
-    pub(crate) fn read(step: f64, told: &Value) -> Result<Self> {
+    pub(crate) fn read(step: f64, report: &Value) -> Result<Self> {
         let list = |key: &str| {
-            told[key]
+            report[key]
                 .as_array()
-                .with_context(|| format!("a worker's answer has no list '{key}': {told}"))
+                .with_context(|| format!("a worker's answer has no list '{key}': {report}"))
         };
         let floats =
             |key| Ok::<_, anyhow::Error>(list(key)?.iter().filter_map(Value::as_f64).collect());
@@ -33,7 +33,7 @@ impl Track {
             done: list("done")?.iter().filter_map(Value::as_u64).collect(),
             ends: floats("ends")?,
             latencies: floats("latencies")?,
-            cpu: told["cpu"].as_f64().context("a worker's answer has no 'cpu'")?,
+            cpu: report["cpu"].as_f64().context("a worker's answer has no 'cpu'")?,
         })
     }
 
@@ -116,7 +116,7 @@ pub(crate) fn cycles(tracks: &[Track], batches_us: &[u32], from: f64) -> Vec<f64
 }
 
 /// Groups whole cycles into windows, each the shortest that is at least `length`.
-pub(crate) fn stretches(cycles: &[f64], length: f64) -> Vec<(f64, f64)> {
+pub(crate) fn windows(cycles: &[f64], length: f64) -> Vec<(f64, f64)> {
     let mut all = Vec::new();
     let Some(mut from) = cycles.first().copied() else { return all };
     for moment in cycles {
@@ -187,9 +187,9 @@ mod tests {
     }
 
     #[test]
-    fn stretches_are_whole_cycles() {
-        assert_eq!(stretches(&[1.0, 1.4, 1.8, 2.2, 2.6, 3.0], 0.5), [(1.0, 1.8), (1.8, 2.6)]);
-        assert_eq!(stretches(&[], 1.0), []);
+    fn windows_are_whole_cycles() {
+        assert_eq!(windows(&[1.0, 1.4, 1.8, 2.2, 2.6, 3.0], 0.5), [(1.0, 1.8), (1.8, 2.6)]);
+        assert_eq!(windows(&[], 1.0), []);
     }
 
     #[test]

@@ -37,7 +37,7 @@ use crate::command::Command;
 use crate::host::Host;
 use crate::model::MIB;
 use crate::oracle::Oracle;
-use crate::play::Files;
+use crate::run::Files;
 
 pub use race::{Raced, Racing, race};
 pub use ways::Way;

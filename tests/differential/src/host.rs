@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::play::Files;
+use crate::run::Files;
 
 /// Timeout for the monitor's first answer.
 const START: Duration = Duration::from_secs(30);

@@ -1,8 +1,8 @@
 //! Runs random programs of the driver API and compares each step with a model.
 //!
 //! ```text
-//!   play: draws a step (seeded) ──> actor: a process under the shim, on the simulated GPU
-//!     │                                │ answers: the driver's code, what the getters show
+//!   run: draws a step (seeded) ──> actor: a process under the shim, on the simulated GPU
+//!     │                               │ answers: the driver's code, what the getters show
 //!     ├──> model: what should have happened
 //!     └──> oracle: the container's ledger (its `use` file), the simulator's own state
 //! ```
@@ -17,5 +17,5 @@ pub mod host;
 pub mod line;
 pub mod model;
 pub mod oracle;
-pub mod play;
 pub mod random;
+pub mod run;

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_descriptor_arrives_as_another_one_of_the_same_file() {
+    fn sent_descriptor_refers_to_the_same_file() {
         let (here, there) = pair().expect("a line");
         let mut file = tempfile::tempfile().expect("a file");
         here.send(file.as_fd()).expect("it is sent");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use cgpu_differential::actor::built;
 use cgpu_differential::containers::{Filling, Racing, Way, fill, race};
-use cgpu_differential::play::{Files, Plan, Route, folder, play};
+use cgpu_differential::run::{Files, Plan, Route, folder, run_plan};
 use clap::{Parser, ValueEnum};
 
 /// Compare random programs under a limit with a model, the ledger and the simulated GPU's state
@@ -18,7 +18,7 @@ struct Arguments {
     operations: u64,
     /// Steps of one run; each run has its own seed, the first one --seed
     #[arg(long, default_value_t = 10_000)]
-    play: u64,
+    run_length: u64,
     /// Seed of the first run; the seed of a failed run repeats its failure
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -79,7 +79,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
         let plan = Plan {
             seed,
-            operations: arguments.play.min(arguments.operations - simulated),
+            operations: arguments.run_length.min(arguments.operations - simulated),
             processes: arguments.processes,
             limit_mib: arguments.limit_mib,
             refusals: arguments.refusals,
@@ -90,7 +90,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         let folder = folder()?;
         let files =
             Files { dist: dist.clone(), actor: actor.clone(), folder: folder.path().to_owned() };
-        let outcome = play(&plan, &files, |_| {})?;
+        let outcome = run_plan(&plan, &files, |_| {})?;
         simulated += outcome.operations;
         kills += outcome.kills;
         overshoot = outcome.overshoot.max(overshoot);

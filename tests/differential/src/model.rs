@@ -544,7 +544,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lost_context_takes_its_own_along_but_what_was_lent_may_stay() {
+    fn removed_context_frees_its_memory_but_keeps_exports_charged() {
         let mut process = Process { contexts: vec![0, 3], ..Process::default() };
         process
             .allocations
@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_by_others_only_is_in_use() {
+    fn memory_held_by_importers_only_is_in_use() {
         let mut maker = Process::default();
         maker.allocations.insert(1, Allocation { context: 0, charged: 2 * MIB, exported: Some(7) });
         let mut other = Process::default();
@@ -604,7 +604,7 @@ mod tests {
     /// Memory was bound to a shared object that has been destroyed, so the driver takes the memory
     /// off the GPU.
     #[test]
-    fn of_a_process_that_is_away_the_books_may_keep_what_others_may_hold() {
+    fn checkpointed_process_may_stay_charged_for_shared_memory() {
         let bound = Physical { charged: 4 * MIB, known: true, ..Physical::default() };
         let own = Physical { charged: 2 * MIB, ..Physical::default() };
         let mut process =

@@ -5,7 +5,7 @@ use std::time::Duration;
 use cgpu_differential::actor::built;
 use cgpu_differential::containers::{Filled, Filling, Racing, Way, fill, race};
 use cgpu_differential::model::MIB;
-use cgpu_differential::play::{Files, folder};
+use cgpu_differential::run::{Files, folder};
 
 /// Limit of each container. Six of them are nearly all that the GPU has.
 const LIMIT_MIB: u64 = 3072;
@@ -17,7 +17,7 @@ fn files(folder: &std::path::Path) -> Files {
 }
 
 #[test]
-fn eight_processes_of_one_race_for_its_last_room_and_it_never_holds_more_than_its_limit() {
+fn race_for_the_last_memory_stays_within_the_limit() {
     let folder = folder().expect("a folder");
     let plan = Racing { seed: 1, operations: 20_000, limit_mib: LIMIT_MIB, kills: 5 };
     let raced = race(&plan, &files(folder.path())).unwrap_or_else(|error| panic!("{error:#}"));
@@ -52,13 +52,13 @@ fn filled(ways: &[Way], seconds: u64) {
 }
 
 #[test]
-fn each_is_filled_by_a_way_of_its_own_and_none_holds_more_than_its_limit() {
+fn requested_memory_of_seven_kinds_stays_within_each_limit() {
     use Way::{Arrays, Exported, Linear, Mixed, Physical, Pitched, Pooled};
     filled(&[Linear, Pitched, Physical, Pooled, Arrays, Exported, Mixed], 12);
 }
 
 #[test]
-fn what_holds_memory_for_others_or_brings_it_unasked_fills_no_more_than_its_limit() {
+fn implicit_and_held_memory_stays_within_each_limit() {
     use Way::{
         Contexts, Endpoints, External, Graphs, Green, Libraries, Modules, Multicast, Sparse,
     };

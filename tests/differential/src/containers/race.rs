@@ -8,7 +8,7 @@ use cgpu_shm::atomic::Ordering;
 use super::tenant::Tenant;
 use super::{Container, End, Filled, Way, host, left};
 use crate::oracle::Oracle;
-use crate::play::Files;
+use crate::run::Files;
 
 /// Kind of allocation of each process.
 const RACERS: [Way; 8] = [

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_comes_in_blocks_of_which_the_books_have_those_that_were_seen_to_come() {
+    fn code_is_charged_in_blocks_of_measured_calls() {
         let mut code = Code::default();
         code.load(1, false);
         code.load(1, true);

@@ -49,7 +49,7 @@ mod tests {
     use crate::model::Pooled;
 
     #[test]
-    fn a_pool_at_its_most_has_no_room() {
+    fn pool_at_its_maximum_has_no_room() {
         let mut process = Process { current: 7, ..Process::default() };
         process.caps.insert(7, 3 * MIB);
         assert_eq!((process.meant(DEFAULT_POOL), process.meant(8)), (7, 8));

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mappings_lie_side_by_side_and_go_whole() {
+    fn adjacent_mappings_are_unmapped_whole() {
         let mut range = Range { bytes: 8 * STEP, ..Range::default() };
         assert!(
             range.takes(0, 2 * STEP, 0, 2 * STEP) && range.takes(6 * STEP, 2 * STEP, 0, 4 * STEP)

@@ -2,12 +2,12 @@
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::Play;
+use super::Run;
 use crate::command::{Answer, Command};
 use crate::model::Object;
-use crate::play::Kind;
+use crate::run::Kind;
 
-impl Play<'_> {
+impl Run<'_> {
     pub(super) fn judge_bound(
         &mut self,
         index: usize,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{OUT_OF_MEMORY, Play};
+use super::{OUT_OF_MEMORY, Run};
 use crate::command::{Answer, GraphStep, Maker, Mode, Strand};
 use crate::model::{Capture, Drawn, Executable, Graphs, Node, rounded};
 
@@ -13,7 +13,7 @@ const UNSUPPORTED: i32 = 900;
 const INVALIDATED: i32 = 901;
 const UNJOINED: i32 = 904;
 
-impl Play<'_> {
+impl Run<'_> {
     /// Requires that the bytes reserved for graphs cover what they have allocated.
     pub(super) fn judge_reserved(&mut self, index: usize, answer: &Answer) -> Result<()> {
         let drawn = &mut self.model.processes[index].drawn;

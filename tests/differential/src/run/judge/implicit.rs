@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{OUT_OF_MEMORY, Play};
+use super::{OUT_OF_MEMORY, Run};
 use crate::command::{Answer, Command, PRIMARY};
 use crate::model::{Allocation, GREEN, Progress, Set, rounded};
 
 /// `CUDA_ERROR_NOT_SUPPORTED`.
 const NOT_SUPPORTED: i32 = 801;
 
-impl Play<'_> {
+impl Run<'_> {
     /// Applies a primary context that was created for a green one. If the green one is refused, the
     /// primary context stays when references of the program have outlived a reset.
     pub(super) fn apply_primary(&mut self, index: usize, active: bool) {
@@ -116,7 +116,7 @@ impl Play<'_> {
             Command::Checkpoint { pid } => {
                 let index = self.place_of(pid).context("no such process")?;
                 let shares =
-                    self.on_each_gpu(|play| play.model.processes[index].shares).contains(&true);
+                    self.on_each_gpu(|run| run.model.processes[index].shares).contains(&true);
                 ensure!(
                     code == 0 || code == NOT_SUPPORTED && shares,
                     "a locked process was not checkpointed"
@@ -127,11 +127,11 @@ impl Play<'_> {
             }
             Command::Restore { pid } => {
                 let index = self.place_of(pid).context("no such process")?;
-                let rooms = self.on_each_gpu(|play| {
-                    let process = &play.model.processes[index];
-                    let most = play.model.charge_when_restored(process) + process.pool_charged
+                let rooms = self.on_each_gpu(|run| {
+                    let process = &run.model.processes[index];
+                    let most = run.model.charge_when_restored(process) + process.pool_charged
                         - process.pool;
-                    (play.model.fits(most), !play.model.might_fit(play.model.firm(process)))
+                    (run.model.fits(most), !run.model.might_fit(run.model.firm(process)))
                 });
                 let surely = rooms.iter().all(|(surely, _)| *surely);
                 let never = rooms.iter().any(|(_, never)| *never);
@@ -156,7 +156,7 @@ impl Play<'_> {
     /// Applies a checkpoint state on every GPU, since a checkpoint covers the whole process.
     fn progressed(&mut self, pid: u32, progress: Progress) -> Result<()> {
         let index = self.place_of(pid).context("no such process")?;
-        self.on_each_gpu(|play| play.model.processes[index].progress = progress);
+        self.on_each_gpu(|run| run.model.processes[index].progress = progress);
         Ok(())
     }
 }

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
 
-use super::Play;
+use super::Run;
 use crate::command::CodeStep;
 use crate::model::{Code, Library, Module};
 
-impl Play<'_> {
+impl Run<'_> {
     pub(super) fn judge_code(&mut self, index: usize, step: &CodeStep, code: i32) -> Result<()> {
         match *step {
             CodeStep::Load { context, module, bytes, .. } => {

@@ -2,11 +2,11 @@
 
 use anyhow::{Result, ensure};
 
-use super::{CHUNK, Play};
+use super::{CHUNK, Run};
 use crate::command::{Answer, DEFAULT_POOL, InStream, OfPool, Place};
 use crate::model::Pooled;
 
-impl Play<'_> {
+impl Run<'_> {
     /// Compares an allocation from a pool; the default pool stands for the GPU's current one.
     pub(super) fn judge_pooled(
         &mut self,

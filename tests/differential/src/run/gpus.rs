@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::mem::swap;
 use std::os::fd::OwnedFd;
 
-use super::{Kind, Play};
+use super::{Kind, Run};
 use crate::model::Model;
 use crate::oracle::Oracle;
 
-/// State of the GPU whose turn it is not. The fields are those of [`Play`].
+/// State of the GPU whose turn it is not. The fields are those of [`Run`].
 pub(super) struct Gpu {
     gpu: usize,
     model: Model,
@@ -31,7 +31,7 @@ impl Gpu {
     }
 }
 
-impl Play<'_> {
+impl Run<'_> {
     /// Switches to the other GPU, if there is one.
     pub(super) fn turn(&mut self) {
         let Some(other) = &mut self.other else { return };

@@ -1,6 +1,6 @@
 //! Code, which is loaded onto the GPU at its first use.
 
-use super::Play;
+use super::Run;
 use crate::command::{CodeStep, Command, Loader};
 use crate::model::MIB;
 
@@ -9,7 +9,7 @@ const MOST: usize = 4;
 /// Number of functions of each.
 const FUNCTIONS: u64 = 60;
 
-impl Play<'_> {
+impl Run<'_> {
     /// Draws commands for modules, libraries and kernels.
     pub(super) fn draw_code(&mut self, index: usize, context: u32) -> Command {
         let code = &self.model.processes[index].code;

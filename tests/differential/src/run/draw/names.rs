@@ -1,13 +1,13 @@
 //! Calls of older programs: two-dimensional arrays, 32-bit addresses, counted uses of contexts.
 
-use super::Play;
+use super::Run;
 use crate::command::{Command, PRIMARY};
 use crate::model::MIB;
 
 /// Maximum number of uses of a context beyond the first.
 const MOST_USES: u32 = 5;
 
-impl Play<'_> {
+impl Run<'_> {
     /// Draws commands for arrays of one and two dimensions.
     pub(super) fn draw_flat(&mut self, index: usize, context: u32) -> Command {
         let arrays: Vec<(u32, u32)> = self.model.processes[index]

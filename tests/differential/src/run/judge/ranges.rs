@@ -2,11 +2,11 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::Play;
+use super::Run;
 use crate::command::{Answer, InRange};
 use crate::model::Range;
 
-impl Play<'_> {
+impl Run<'_> {
     pub(super) fn judge_range(
         &mut self,
         index: usize,

@@ -1,7 +1,7 @@
 //! Implicit memory: green contexts, limits, modules, libraries. And checkpoints, which take all
 //! memory of a process off the GPU.
 
-use super::Play;
+use super::Run;
 use crate::command::{Command, Limit};
 use crate::model::{MIB, Progress};
 
@@ -12,7 +12,7 @@ const MOST_LIBRARIES: usize = 5;
 /// Maximum number of modules of a process.
 const MOST_MODULES: usize = 5;
 
-impl Play<'_> {
+impl Run<'_> {
     /// Draws commands for green contexts.
     pub(super) fn draw_green(&mut self, index: usize, context: u32) -> Command {
         let greens = self.model.processes[index].greens.clone();

@@ -1,10 +1,10 @@
 //! Memory held by other things than handles and mappings: multicast objects, endpoints, tiles of
 //! sparse arrays, other interfaces.
 
-use super::Play;
+use super::Run;
 use crate::command::{Command, TILE, TILES};
 use crate::model::{MIB, Object, Physical};
-use crate::play::Kind;
+use crate::run::Kind;
 
 /// Maximum number of objects of a process.
 const MOST_OBJECTS: usize = 4;
@@ -17,7 +17,7 @@ const BINDING: u64 = 2 * MIB;
 /// Number of bindings that an object has room for: enough that no two bindings of a run overlap.
 const PLACES: u32 = 1 << 15;
 
-impl Play<'_> {
+impl Run<'_> {
     /// Draws commands for multicast objects and endpoints.
     pub(super) fn draw_bound(&mut self, index: usize, context: u32) -> Command {
         let process = &self.model.processes[index];

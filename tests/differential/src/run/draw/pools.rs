@@ -1,14 +1,14 @@
 //! Pools with a maximum size, in locality domains, or set as current pool; and resets, which leave
 //! pools as they are.
 
-use super::Play;
+use super::Run;
 use crate::command::{Command, DEFAULT_POOL, OfPool, PRIMARY, Place};
 use crate::model::MIB;
 
 /// Maximum number of pools of a process, including those of other families.
 const MOST_POOLS: usize = 5;
 
-impl Play<'_> {
+impl Run<'_> {
     pub(super) fn draw_pool(&mut self, index: usize, context: u32) -> Command {
         let pooled = self.pooled_of(index);
         let process = &self.model.processes[index];

@@ -1,10 +1,10 @@
 //! Less common calls for arrays and pools.
 
-use super::{MOST_POOLS, Play};
+use super::{MOST_POOLS, Run};
 use crate::command::{Command, DEFAULT_POOL};
 use crate::model::MIB;
 
-impl Play<'_> {
+impl Run<'_> {
     /// Draws commands for three-dimensional and mipmapped arrays.
     pub(super) fn draw_shape(&mut self, index: usize, context: u32) -> Command {
         let arrays: Vec<(u32, u32)> = self.model.processes[index]

@@ -1,6 +1,6 @@
 //! Graphs that are built node by node or by stream capture.
 
-use super::Play;
+use super::Run;
 use crate::command::{Adder, Command, GraphStep, Maker, Mode, Strand};
 use crate::model::{Capture, Drawn, Graphs};
 
@@ -11,7 +11,7 @@ const MANY: usize = 6;
 /// Streams of a context beside its default one.
 const STREAMS: u64 = 3;
 
-impl Play<'_> {
+impl Run<'_> {
     /// Draws commands that build graphs node by node, and commands for all graphs.
     pub(super) fn draw_node(&mut self, index: usize, context: u32) -> Command {
         let drawn = self.model.processes[index].drawn.clone();

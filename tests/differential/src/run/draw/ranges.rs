@@ -1,6 +1,6 @@
 //! Reserved addresses, in which a handle's memory is mapped several times and in parts.
 
-use super::Play;
+use super::Run;
 use crate::command::{Command, InRange};
 use crate::model::MIB;
 
@@ -11,7 +11,7 @@ const STEP: u64 = 2 * MIB;
 /// Granules of a range.
 const STEPS: u64 = 64;
 
-impl Play<'_> {
+impl Run<'_> {
     pub(super) fn draw_range(&mut self, index: usize, context: u32) -> Command {
         let process = &self.model.processes[index];
         let names: Vec<u32> = process.ranges.keys().copied().collect();

@@ -220,7 +220,7 @@ pub struct Files {
     pub folder: PathBuf,
 }
 
-struct Play<'a> {
+struct Run<'a> {
     plan: &'a Plan,
     setup: Setup,
     random: Random,
@@ -251,23 +251,23 @@ struct Play<'a> {
 ///
 /// # Errors
 /// The first step that disagrees with the model. The error names the seed.
-pub fn play(plan: &Plan, files: &Files, progress: impl FnMut(u64)) -> Result<Outcome> {
-    run(plan, files, progress).with_context(|| format!("seed {}", plan.seed))
+pub fn run_plan(plan: &Plan, files: &Files, progress: impl FnMut(u64)) -> Result<Outcome> {
+    run_steps(plan, files, progress).with_context(|| format!("seed {}", plan.seed))
 }
 
-fn run(plan: &Plan, files: &Files, mut progress: impl FnMut(u64)) -> Result<Outcome> {
-    let mut play = Play::start(plan, files)?;
+fn run_steps(plan: &Plan, files: &Files, mut progress: impl FnMut(u64)) -> Result<Outcome> {
+    let mut run = Run::start(plan, files)?;
     for step in 1..=plan.operations {
-        play.step().with_context(|| format!("step {step}"))?;
+        run.step().with_context(|| format!("step {step}"))?;
         if step % 1000 == 0 {
-            play.oracle.check_gpu()?;
+            run.oracle.check_gpu()?;
             progress(step);
         }
     }
-    play.end()
+    run.end()
 }
 
-impl<'a> Play<'a> {
+impl<'a> Run<'a> {
     fn start(plan: &'a Plan, files: &Files) -> Result<Self> {
         let container = files.folder.join("container");
         std::fs::create_dir_all(&container)?;
@@ -488,7 +488,7 @@ impl<'a> Play<'a> {
         self.compare(index)?;
         if let Command::Checkpoint { pid } | Command::Restore { pid } = *command {
             let other = self.place_of(pid).context("no such process")?;
-            self.on_each_gpu(|play| play.compare_process(other))
+            self.on_each_gpu(|run| run.compare_process(other))
                 .into_iter()
                 .collect::<Result<()>>()?;
         }
@@ -535,7 +535,7 @@ impl<'a> Play<'a> {
 
     /// Replaces a process that has exited by a new one in the model.
     fn remove_process(&mut self, index: usize) {
-        self.on_each_gpu(|play| play.remove_process_here(index));
+        self.on_each_gpu(|run| run.remove_process_here(index));
     }
 
     fn remove_process_here(&mut self, index: usize) {

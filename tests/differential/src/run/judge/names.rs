@@ -2,11 +2,11 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::Play;
+use super::Run;
 use crate::command::{Answer, Command};
 use crate::model::{Allocation, rounded};
 
-impl Play<'_> {
+impl Run<'_> {
     pub(super) fn judge_names(
         &mut self,
         index: usize,

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
 
-use super::Play;
+use super::Run;
 use crate::model::{MIB, Process};
 
-impl Play<'_> {
+impl Run<'_> {
     /// Compares ledger and GPU with the model.
     pub(super) fn compare(&mut self, index: usize) -> Result<()> {
         let total = self.oracle.total()?;

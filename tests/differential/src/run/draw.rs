@@ -10,7 +10,7 @@ mod pools;
 mod ranges;
 mod streams;
 
-use super::{Kind, Play, Route};
+use super::{Kind, Route, Run};
 use crate::command::{Command, DEFAULT_POOL, HandleBytes, PRIMARY, Place};
 use crate::model::{Exported, MIB, Pooled};
 use crate::random::Random;
@@ -24,7 +24,7 @@ const MOST_GRAPHS: usize = 6;
 /// Number of allocations of a process from which on it mostly frees.
 const MANY: usize = 200;
 
-impl Play<'_> {
+impl Run<'_> {
     /// Draws the next command of a process from its state.
     pub(super) fn draw(&mut self, index: usize) -> Command {
         self.turn_to_strict_capture(index);

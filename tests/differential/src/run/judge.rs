@@ -10,7 +10,7 @@ mod ranges;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{FORCED_ERROR, Kind, Play};
+use super::{FORCED_ERROR, Kind, Run};
 use crate::command::{Answer, Command, InStream, PRIMARY, Place, ShownMemory};
 use crate::model::{Allocation, BLOCK, Exported, Graph, MIB, Opened, Physical, rounded};
 
@@ -19,7 +19,7 @@ const OUT_OF_MEMORY: i32 = 2;
 /// Minimum growth of a pool in bytes.
 const CHUNK: u64 = 32 * MIB;
 
-impl Play<'_> {
+impl Run<'_> {
     /// Compares an answer with the model and applies its effects.
     pub(super) fn judge(&mut self, index: usize, command: &Command, answer: &Answer) -> Result<()> {
         if answer.code == FORCED_ERROR && self.plan.refusals {
@@ -55,7 +55,7 @@ impl Play<'_> {
         match *command {
             Command::Init => {
                 ensure!(code == 0, "cuInit was refused");
-                self.on_each_gpu(|play| play.model.processes[index].started = true);
+                self.on_each_gpu(|run| run.model.processes[index].started = true);
             }
             Command::ContextCreate { context } => {
                 self.granted_if_fits(self.model.context, code)?;

@@ -1,13 +1,13 @@
 //! Stream-ordered memory, allocated in one stream and freed in another.
 
-use super::Play;
+use super::Run;
 use crate::command::{Command, DEFAULT_POOL, InStream, Lane};
 use crate::model::MIB;
 
 /// Maximum number of streams of a process.
 const MOST_STREAMS: usize = 4;
 
-impl Play<'_> {
+impl Run<'_> {
     pub(super) fn draw_stream(&mut self, index: usize, context: u32) -> Command {
         let process = &self.model.processes[index];
         let streams: Vec<u32> = process.streams.keys().copied().collect();
