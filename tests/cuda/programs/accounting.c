@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * accounting FOLDER - what NVML tells of processes beyond their lists: details, accounts of lives
- * that go on and of those that are over, limits of control groups (FOLDER plays one). For a driver
- * without a shim, of 13.4 or newer; as root, or refused.
+ * accounting FOLDER - checks what NVML reports of processes beyond their lists: details, accounting
+ * of running and of ended processes, limits of control groups (FOLDER stands for one). For a driver
+ * without a shim, 13.4 or newer; as root, or refused.
  */
 #include "driver.h"
 
@@ -61,7 +61,7 @@ static void *look_up(const char *name) {
     int(*name) arguments;                 \
     *(void **)&name = look_up(#symbol)
 
-/* A process on the GPU: computes for 100 ms of some more, holds 64 MiB for a while. */
+/* Computes on the GPU for 100 ms of a longer time, and holds 64 MiB for a while. */
 static pid_t worker(int go, int done) {
     pid_t pid = fork();
     HOLDS(pid >= 0);
@@ -98,7 +98,7 @@ static void details(pid_t other) {
     }
     HOLDS(seen == 2);
     list.mode = GRAPHICS, list.count = 0;
-    CHECK(get(device, &list)); /* there are none, and there is room for them */
+    CHECK(get(device, &list)); /* no instances, although the list has room */
     list.mode = 4;
     EXPECT(INVALID_ARGUMENT, get(device, &list));
     list.mode = COMPUTE, list.version++;
@@ -161,7 +161,7 @@ int main(int argc, char **argv) {
     int mode;
     CHECK(init());
     CHECK(handle(0, &device));
-    driver_open(); /* before accounts are kept: this process has none */
+    driver_open(); /* accounting is not enabled yet: no entry for this process */
     CHECK(mode_of(device, &mode));
     CHECK(size_of(device, &size));
     HOLDS(mode == 0 && size == 4000);
@@ -184,7 +184,7 @@ int main(int argc, char **argv) {
     HOLDS(count == 0);
     EXPECT(NOT_FOUND, stats_of(device, (unsigned)getpid(), &stats));
 
-    /* While it lives. */
+    /* While the process runs. */
     HOLDS(write(go[1], "g", 1) == 1 && read(done[0], &byte, 1) == 1);
     details(first);
     limits(argv[1]);
@@ -201,7 +201,7 @@ int main(int argc, char **argv) {
     HOLDS(newer.running == 1 && newer.highest == stats.highest &&
           newer.begun / 1000000 == stats.begun / 1000000);
 
-    /* After its end. */
+    /* After it has ended. */
     CHECK(clear(device));
     HOLDS(write(go[1], "g", 1) == 1 && waitpid(first, NULL, 0) == first);
     do {

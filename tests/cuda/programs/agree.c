@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * agree [BYTES...] - allocates each amount in turn and prints, after each, everything that reports
- * memory as one JSON object per line: cuDeviceTotalMem, cuMemGetInfo, nvmlDeviceGetMemoryInfo in
- * both versions. Exits 1 unless all of them agree to the byte, and cuMemGetInfo says half of it
- * where it has one place only, and nothing where it has none (OptiX asks so).
+ * agree [BYTES...] - allocates each amount in turn. After each it prints as one JSON object what
+ * all functions report of memory: cuDeviceTotalMem, cuMemGetInfo, nvmlDeviceGetMemoryInfo in both
+ * versions. Exits 1 unless all agree to the byte. cuMemGetInfo must also work with one null
+ * pointer, and with two (as OptiX calls it).
  */
 #include "driver.h"
 

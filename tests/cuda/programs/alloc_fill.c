@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * alloc_fill CHUNK [ROUNDS] - fills the GPU with chunks until the driver refuses, frees everything,
- * and goes on.
+ * and repeats that.
  *
- * CHUNK takes K, M, G. Each round must be refused with OUT_OF_MEMORY and grant as much as the first
- * did; after the last one allocation must succeed again. Prints one JSON object: granted bytes,
- * chunks, the refusing error, total and free as the driver tells them before, at the full point and
- * afterwards.
+ * CHUNK takes K, M, G. Each round must end with OUT_OF_MEMORY and grant as much as the first one.
+ * After the last round an allocation must succeed. Prints one JSON object: granted bytes, chunks,
+ * the error, and total and free by the driver before, when full, and afterwards.
  */
 #include "driver.h"
 
@@ -15,7 +14,7 @@ struct fill {
     CUresult error;
 };
 
-/* At most `room` chunks of `bytes`, into `chunk`; stops at the first refusal. */
+/* Allocates at most `room` chunks of `bytes` into `chunk`, until the first refusal. */
 static struct fill fill_gpu(CUdeviceptr *chunk, size_t room, size_t bytes) {
     struct fill fill = {0, CUDA_SUCCESS};
     while (fill.chunks < room) {

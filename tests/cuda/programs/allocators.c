@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * allocators - every way to device memory other than cuMemAlloc takes what it says and gives it
- * back: pools, physical memory behind handles, arrays, the functions before CUDA 3.2, variables of
- * modules. Prints the bytes that each took as one JSON object.
+ * allocators - checks that every way to allocate device memory other than cuMemAlloc takes and
+ * returns the memory that it should: pools, physical memory behind handles, arrays, the functions
+ * before CUDA 3.2, variables of modules. Prints the bytes that each took as one JSON object.
  *
- * For a driver without a shim: where limits are held, most of these are refused (see refused.c).
+ * For a driver without a shim: under a limit most of these are refused (see refused.c).
  */
 #include "records.h"
 
@@ -69,7 +69,7 @@ static size_t pools(void) {
     CHECK(create(&pool, &properties));
     CHECK(allocate_from(&first, 20 * MIB, pool, stream));
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, allocate_from(&second, 20 * MIB, pool, stream));
-    CHECK(cu.cuMemFree(first)); /* what comes from a pool may also be freed at once */
+    CHECK(cu.cuMemFree(first)); /* cuMemFree also frees memory of a pool */
     CHECK(allocate_from(&second, 20 * MIB, pool, stream));
     CHECK(release(second, stream));
     CHECK(cu.cuStreamSynchronize(stream));
@@ -115,7 +115,7 @@ static size_t physical(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE,
            cu.cuMemcpyDtoH(&word, address, 4)); /* nothing is mapped there */
 
-    /* The mapping keeps the memory, and so does a handle that was retained. */
+    /* The mapping keeps the memory, and so does a retained handle. */
     CHECK(release(handle));
     HOLDS(before - free_bytes() == taken);
     CHECK(retain(&again, (void *)(uintptr_t)(address + bytes)));

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * among LIVE BYTES PAIRS - allocates and frees BYTES (K, M, G), PAIRS times, beside LIVE
- * allocations of that size that stay; in a function of its own, for a tool that counts the
- * instructions under it.
+ * among LIVE BYTES PAIRS - allocates and frees BYTES (K, M, G) PAIRS times beside LIVE allocations
+ * of that size. The loop is in a function of its own, for a tool that counts instructions.
  */
 #include "driver.h"
 

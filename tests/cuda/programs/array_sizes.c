@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * array_sizes [bounded] - arrays of odd forms and formats take what the GPU's layout takes, not
- * width times height: they fill the GPU to its end and no further, by every function that makes
- * one, and what is used is what the driver has. They go one by one, and with their context. With
- * "bounded", the driver does not say what an array takes, and more may be shown than it has, but
- * never less.
+ * array_sizes [bounded] - checks that arrays of odd shapes and formats take what the GPU's layout
+ * takes, not width times height. They fill the GPU to its end and no further, by every function
+ * that creates one, and the memory shown as used is the driver's. They are freed one by one and
+ * with their context. With "bounded" the driver does not report the size of an array: more may be
+ * shown than it has, but never less.
  */
 #include "books.h"
 
@@ -68,8 +68,8 @@ static const struct deep forms[] = {
 };
 enum { FORMS = sizeof forms / sizeof *forms };
 
-/* What is used is what the driver has; of a driver that does not say what arrays take, at least
- * that. */
+/* Requires that the memory shown is the driver's. If the driver does not report sizes of arrays,
+ * at least that. */
 static void agree(void) {
     size_t books_say = shown(), driver_says = truth();
     if (books_say < driver_says || (!bounded && books_say > driver_says))
@@ -94,7 +94,7 @@ static CUresult make_one(Array *array, size_t number) {
     }
 }
 
-/* Until nothing fits; then a smaller one does not fit either, unless it is. */
+/* Creates arrays until none fits. Then a smaller one may fit, and no larger one. */
 static void fill(void) {
     Array arrays[MOST];
     size_t count = 0;
@@ -131,11 +131,11 @@ static void levels(void) {
     CHECK(make.level(&level, array, 3));
     CHECK(make.level(&again, array, 3));
     agree();
-    HOLDS(make.destroy(level) != CUDA_SUCCESS); /* it is the whole's */
+    HOLDS(make.destroy(level) != CUDA_SUCCESS); /* a level belongs to its mipmapped array */
     agree();
     CHECK(make.destroy_mipmapped(array));
     TAKEN(0);
-    for (unsigned count = 0; count < 14; count++) { /* none are one, and too many are all */
+    for (unsigned count = 0; count < 14; count++) { /* 0 counts as 1, and too many levels as all */
         CHECK(make.mipmapped(&array, &form, count));
         agree();
         CHECK(make.destroy_mipmapped(array));
@@ -143,7 +143,7 @@ static void levels(void) {
     TAKEN(0);
 }
 
-/* Those whose memory is mapped later have none. */
+/* Arrays with deferred mapping have no memory. */
 static void without_memory(void) {
     struct deep form = {4096, 4096, 0, FLOAT, 4, DEFERRED};
     Array array;
@@ -171,7 +171,7 @@ static void errors(void) {
     TAKEN(0);
 }
 
-/* All that is in a context goes with it. */
+/* A context frees all of its arrays. */
 static void contexts(CUcontext primary) {
     struct deep form = {1024, 1024, 0, FLOAT, 4, 0};
     CUcontext context;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * arrays - an array takes what its layout takes, which the driver tells only of one whose mapping
- * is deferred; bytes come out of it as they went in, by rows, rectangles and boxes, level by level.
- * Prints what some arrays took as one JSON object.
+ * arrays - checks that an array takes what its layout takes, which the driver reports only for
+ * deferred mapping, and that copies of rows, rectangles and boxes preserve the bytes on every
+ * level. Prints what some arrays took as one JSON object.
  *
  * For a driver without a shim.
  */
@@ -59,10 +59,11 @@ static size_t free_bytes(void) {
     return available;
 }
 
-/* What a driver takes for that much memory, alone in its blocks. */
+/* Returns what the driver takes for this much memory in blocks of its own. */
 static size_t rounded(size_t bytes) { return (bytes + 2 * MIB - 1) / (2 * MIB) * (2 * MIB); }
 
-/* Creates an array, compares what it takes with what its twin says, and returns that. */
+/* Creates an array, compares what it takes with what its deferred twin reports, and returns
+ * that. */
 static size_t costs(struct array descriptor) {
     FUNCTION(create, cuArray3DCreate_v2, (void **, const struct array *));
     FUNCTION(destroy, cuArrayDestroy, (void *));
@@ -119,7 +120,7 @@ static void boxes(void) {
         for (int y = 0; y < 4; y++)
             HOLDS(memcmp(&out[z + 1][y + 1][1], &in[z + 2][y + 3][2], 12) == 0 &&
                   out[z + 1][y + 1][4] == 0);
-    part.from.x = 76; /* out of the array on the right */
+    part.from.x = 76; /* beyond the right edge of the array */
     EXPECT(CUDA_ERROR_INVALID_VALUE, copy(&part));
     part.from.x = 0, part.from.z = 3;
     EXPECT(CUDA_ERROR_INVALID_VALUE, copy(&part));
@@ -145,7 +146,7 @@ static size_t levels(void) {
     void *chain, *first, *third, *again;
     char back[9] = "";
 
-    CHECK(create(&chain, &descriptor, 99)); /* as many as there are: 11 */
+    CHECK(create(&chain, &descriptor, 99)); /* clamped to the maximum of 11 */
     taken = before - free_bytes();
     CHECK(get_level(&third, chain, 2));
     CHECK(get_level(&again, chain, 2));
@@ -161,7 +162,7 @@ static size_t levels(void) {
     CHECK(from_host(third, 0, "level2..", 8));
     CHECK(to_host(back, first, 0, 8));
     HOLDS(strcmp(back, "level0..") == 0);
-    EXPECT(CUDA_ERROR_INVALID_HANDLE, destroy_array(third)); /* goes with the whole */
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, destroy_array(third)); /* is destroyed with the whole array */
     CHECK(destroy(chain));
     EXPECT(CUDA_ERROR_INVALID_HANDLE, to_host(back, third, 0, 8));
     HOLDS(free_bytes() == before);
@@ -187,14 +188,14 @@ static void deferred(void) {
 
     CHECK(create(&info.array, &descriptor));
     CHECK(require(&needs, info.array, 0));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, from_host(info.array, 0, "none", 4)); /* nothing is there */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, from_host(info.array, 0, "none", 4)); /* no memory is mapped */
     CHECK(make(&info.handle, rounded(needs.size), &wanted, 0));
     info.devices = 2;
     EXPECT(CUDA_ERROR_INVALID_VALUE, map(&info, 1, NULL));
     info.devices = 1;
     CHECK(map(&info, 1, NULL));
     CHECK(release(info.handle));
-    HOLDS(before - free_bytes() == rounded(needs.size)); /* the array keeps it */
+    HOLDS(before - free_bytes() == rounded(needs.size)); /* the array keeps the memory */
     CHECK(from_host(info.array, 0, "here", 4));
     CHECK(to_host(back, info.array, 0, 4));
     HOLDS(strcmp(back, "here") == 0);
@@ -203,7 +204,7 @@ static void deferred(void) {
     size_t kept = free_bytes();
     info.handle = 0;
     CHECK(map(&info, 1, NULL));
-    HOLDS(free_bytes() == kept); /* until the stream comes to it */
+    HOLDS(free_bytes() == kept); /* until the stream has freed it */
     EXPECT(CUDA_ERROR_INVALID_VALUE, to_host(back, info.array, 0, 4));
     CHECK(cu.cuCtxSynchronize());
     HOLDS(free_bytes() == kept + rounded(needs.size));
@@ -236,7 +237,7 @@ static void views(void) {
     CHECK(texture(&object, &shown, how, NULL));
     CHECK(texture_of(&found, object));
     HOLDS(found.kind == 0 && found.which[0] == shown.which[0]);
-    EXPECT(CUDA_ERROR_INVALID_VALUE, surface(&object, &shown)); /* was not made for it */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, surface(&object, &shown)); /* not created for surfaces */
     CHECK(texture_end(object));
     EXPECT(CUDA_ERROR_INVALID_HANDLE, texture_end(object));
     CHECK(destroy(array));

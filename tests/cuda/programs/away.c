@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * away - a process that is checkpointed gives its memory back, and comes back only where all of it
- * fits, also where others have taken the room meanwhile; one that dies while it is away leaves
- * nothing. One process works, another one checkpoints it, and itself; after each step the books
- * agree with the driver.
+ * away - checks that a checkpointed process returns its memory, and is restored only if all of it
+ * fits, even if other processes took memory meanwhile. A process that is killed while it is
+ * checkpointed leaves nothing. One process works, another one checkpoints it, and itself. After
+ * each step the ledger agrees with the driver.
  */
 #include "books.h"
 
@@ -40,8 +40,8 @@ static void hear(int from, char what) {
 
 static void say(int to, char what) { HOLDS(write(to, &what, 1) == 1); }
 
-/* Does what it is told: has linear memory and a mapped piece, lets the piece go and takes it again,
- * takes all there is and lets that go. */
+/* Performs commands: holds linear memory and a mapped piece, frees and allocates the piece,
+ * allocates all there is and frees that. */
 static int worker(int line) {
     CUdeviceptr linear, range = 0, brief, filled[1024];
     uint64_t handle;
@@ -71,7 +71,7 @@ static int worker(int line) {
             CHECK(vm.unreserve(range, PIECE));
             break;
         }
-        case 'B': /* waits in the call while it is locked */
+        case 'B': /* blocks in the call while it is locked */
             say(line, 'b');
             CHECK(cu.cuMemAlloc(&brief, 10 * MIB));
             CHECK(cu.cuMemFree(brief));
@@ -116,7 +116,7 @@ static int state_of(int pid) {
     return state;
 }
 
-/* What all processes have together, which the books know too. */
+/* Returns what all processes have together; the ledger must agree. */
 static size_t agreed(void) {
     size_t has = truth();
     TAKEN(has);
@@ -143,7 +143,7 @@ static void another(int other, int line) {
     size_t has = agreed();
     HOLDS(has >= LINEAR + PIECE);
     HOLDS(on.restore(other, NULL) !=
-          CUDA_SUCCESS); /* it is here: what the driver refuses takes nothing off the books */
+          CUDA_SUCCESS); /* the process is not checkpointed: a refused call must not reduce its charge */
     TAKEN(has);
     HOLDS(on.checkpoint(other, NULL) != CUDA_SUCCESS);
     TAKEN(has);
@@ -152,7 +152,8 @@ static void another(int other, int line) {
     CHECK(on.checkpoint(other, NULL));
     TAKEN(0);
 
-    /* What it gave back is there for others; then it does not fit, by a little. */
+    /* The returned memory is free for others. If they take slightly too much, the restore does
+     * not fit. */
     size_t room = (free_shown() - has) / GRANULE * GRANULE + 2 * GRANULE;
     CHECK(cu.cuMemAlloc(&greedy, room));
     for (int i = 0; i < 3; i++) {
@@ -165,7 +166,7 @@ static void another(int other, int line) {
     fetch_back(other);
     TAKEN(has);
 
-    /* It goes on as if nothing had been. */
+    /* The process continues as before. */
     have_done(line, 'U');
     TAKEN(has - PIECE);
     have_done(line, 'P');
@@ -177,7 +178,7 @@ static void another(int other, int line) {
         TAKEN(has);
     }
 
-    /* A call waits meanwhile: what it asks for may be on the books already. */
+    /* A call blocks meanwhile. Its allocation may be charged already. */
     CHECK(on.lock(other, NULL));
     say(line, 'B');
     hear(line, 'b');
@@ -190,7 +191,7 @@ static void another(int other, int line) {
     TAKEN(has);
 }
 
-/* One that is away dies: there is nothing of it to come back, and its place is another's. */
+/* A checkpointed process is killed: nothing of it is restored, and its slot is reused. */
 static void death(int other, int line) {
     send_away(other);
     TAKEN(0);
@@ -204,7 +205,7 @@ static void death(int other, int line) {
     TAKEN(0);
 }
 
-/* Goes away itself; another one takes the room before it is back. */
+/* The process checkpoints itself. Another one takes the memory before the restore. */
 static void itself(int other, int line) {
     CUdeviceptr memory;
     int me = getpid();

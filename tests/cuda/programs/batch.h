@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * batch.h - the driver's records and functions for copies with attributes and in batches.
+ * batch.h - the driver's structures and functions for copies with attributes and in batches.
  */
 #ifndef CGPU_TEST_BATCH_H
 #define CGPU_TEST_BATCH_H

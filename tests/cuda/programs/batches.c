@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * batches - copies with attributes, one by one and in batches, by every version in both flavours:
- * between pointers, boxes and arrays, from the host and within the GPU. Every byte is checked, and
- * every error that is documented. Prints how many bytes there are.
+ * batches - checks copies with attributes, alone and in batches, by every version and both stream
+ * variants: between pointers, boxes and arrays, from the host and on the GPU. Checks every byte and
+ * every documented error. Prints the number of bytes.
  */
 #include "batch.h"
 #include "graph.h"
@@ -12,7 +12,7 @@
 #define PER_THREAD ((CUstream)2)
 #define NO_COPY SIZE_MAX
 
-/* Each function in one flavour. */
+/* Each function in one stream variant. */
 static struct {
     Batch batch;
     BatchIndexed batch_indexed;
@@ -61,7 +61,7 @@ static void long_kernel(CUstream stream) {
         cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream ? stream : PER_THREAD, NULL, NULL));
 }
 
-/* From pinned and pageable memory to the GPU, within it, and back, each in one batch. */
+/* Copies from pinned and pageable memory to the GPU, on it, and back, each in one batch. */
 static void lines(CUstream stream) {
     CUdeviceptr up_to[] = {first, first + PART, first + 3 * PART};
     CUdeviceptr up_from[] = {host(pinned), host(data), host(pinned) + 5};
@@ -82,7 +82,7 @@ static void lines(CUstream stream) {
     HOLDS(memcmp(back + PART, data, 2 * PART) == 0);
     HOLDS(memcmp(back + 3 * PART, pinned + 5, 100) == 0 && back[3 * PART + 100] == 0);
 
-    /* One by one. */
+    /* Single copies. */
     CHECK(copy.with_attributes(first, host(data) + 1, PART, &attributes[0], stream));
     CHECK(copy.with_attributes(second, first, PART, &attributes[1], stream));
     CHECK(copy.with_attributes(host(back), second, PART, &attributes[0], stream));
@@ -90,8 +90,8 @@ static void lines(CUstream stream) {
     HOLDS(memcmp(back, data + 1, PART) == 0);
 }
 
-/* A source that is read during the call may be used again at once, even behind a long kernel;
- * others are read in stream order. */
+/* A source with access during the call may be reused at once, even behind a long kernel. Other
+ * sources are read in stream order. */
 static void accesses(CUstream stream) {
     struct attributes during = {.access = DURING_CALL}, ordered = {.access = IN_STREAM_ORDER};
     unsigned char local[64];
@@ -104,7 +104,7 @@ static void accesses(CUstream stream) {
     wait_for(stream);
     HOLDS(memcmp(pinned, back, sizeof local) == 0);
 
-    /* What the GPU has yet to write is what the copy reads. */
+    /* The copy reads what the GPU has yet to write. */
     CHECK(cu.cuMemsetD8(first, 1, PART));
     CHECK(cu.cuCtxSynchronize());
     long_kernel(stream);
@@ -175,7 +175,7 @@ static void boxes(CUstream stream) {
         for (size_t y = 0; y < 3; y++)
             HOLDS(memcmp(pinned + 2 * PART + (z * 4 + y) * 40, pinned + (z * 3 + y) * 32, 32) == 0);
 
-    /* What is wrong with a box, and with which. */
+    /* Errors of a box, and the index of the wrong one. */
     struct operation wrong[] = {dense, dense, dense};
     size_t failed;
 #define WRONG(change)                                                                       \
@@ -198,7 +198,7 @@ static void boxes(CUstream stream) {
     WRONG(wrong[1].access = 4);
     WRONG(wrong[1].to.pointer.address = 0);
     WRONG(wrong[1].depth = BYTES);
-    WRONG((wrong[1] = over, wrong[1].width = 16));   /* leaves the array */
+    WRONG((wrong[1] = over, wrong[1].width = 16));   /* exceeds the array */
     WRONG((wrong[1] = over, wrong[1].to = in_pair)); /* elements of two sizes */
 #undef WRONG
     failed = 77;
@@ -212,7 +212,7 @@ static void boxes(CUstream stream) {
     CHECK(destroy(pair));
 }
 
-/* A refused batch copies nothing, and version 1 says which copy was the cause. */
+/* A refused batch copies nothing. Version 1 reports the index of the wrong copy. */
 static void errors(CUstream stream) {
     CUdeviceptr to[] = {second, second + PART, second + 2 * PART}, from[] = {first, first, first},
                 bad;
@@ -269,7 +269,7 @@ static void errors(CUstream stream) {
     HOLDS(back[0] == 0 && back[PART - 1] == 0);
 }
 
-/* In the legacy stream and into a graph they are refused; the capture goes on. */
+/* Refused in the legacy stream and during a capture, which stays valid. */
 static void streams(CUstream stream, CUstream legacy) {
     CUdeviceptr to[] = {second}, from[] = {first};
     size_t sizes[] = {PART}, starts[] = {0}, failed;
@@ -319,7 +319,7 @@ int main(void) {
         errors(stream);
         streams(stream, CU_STREAM_LEGACY);
         if (own) {
-            /* No stream is the thread's own, which is as good as any. */
+            /* A null stream is the thread's own, which is allowed. */
             lines(NULL);
             accesses(NULL);
         } else {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * books.h - what the GPU says that is used, and what the driver itself says. They differ where a
- * shim stands between: its answers come from its books. The driver's own function is found in the
- * symbol table of its library, a way that no shim sees.
+ * books.h - used memory as shown to the program and as the driver has it. These differ under a
+ * shim, which answers from its ledger. The driver's own function is found in the symbol table of
+ * its library, which no shim intercepts.
  */
 #ifndef CGPU_TEST_BOOKS_H
 #define CGPU_TEST_BOOKS_H
@@ -28,7 +28,7 @@ enum {
 
 static struct {
     CUresult (*own)(size_t *available, size_t *total);
-    size_t shown, had; /* free at first: as shown, and as the driver had it */
+    size_t shown, had; /* free at the start: as shown, and by the driver */
 } books;
 
 /* The functions of virtual memory management. */
@@ -59,7 +59,7 @@ static inline void *own_symbol(const char *name) {
         if (entry->d_tag == DT_STRTAB) text = (const void *)entry->d_un.d_ptr;
     }
     HOLDS(symbol && text &&
-          (const char *)symbol < text); /* every linker puts the names after the symbols */
+          (const char *)symbol < text); /* linkers place the names after the symbols */
     for (; (const char *)(symbol + 1) <= text; symbol++)
         if (symbol->st_value && strcmp(text + symbol->st_name, name) == 0)
             return (char *)map->l_addr + symbol->st_value;
@@ -78,7 +78,7 @@ static inline size_t free_in_truth(void) {
     return available;
 }
 
-/* From here on uses are counted. */
+/* Begins to count. */
 static inline void books_open(void) {
     *(void **)&books.own = own_symbol("cuMemGetInfo_v2");
     books.shown = free_shown();
@@ -93,11 +93,11 @@ static inline void books_open(void) {
     *(void **)&vm.set_access = driver_symbol("cuMemSetAccess");
 }
 
-/* What was taken since, as the books have it, and in truth. */
+/* Bytes taken since then, as shown and by the driver. */
 static inline size_t shown(void) { return books.shown - free_shown(); }
 static inline size_t truth(void) { return books.had - free_in_truth(); }
 
-/* So much is taken, in the books and in truth. */
+/* Requires that this much is taken, as shown and by the driver. */
 #define TAKEN(bytes)                                                                   \
     do {                                                                               \
         size_t taken_bytes = (bytes), taken_shown = shown(), taken_truth = truth();    \

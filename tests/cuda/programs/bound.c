@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bound - memory bound to a multicast object, or to a logical endpoint (the first argument:
- * multicast or endpoint), is charged to whoever made it until its handle, its mapping and its
- * binding are gone, in whatever order. After each step the books agree with the driver. Then the
- * same with an object that others may have: what is still bound when that goes from here is kept.
- * Prints what was kept. Needs two GPUs with such objects.
+ * bound - checks that memory bound to a multicast object or to a logical endpoint (the first
+ * argument: multicast or endpoint) is charged to its maker until its handle, its mapping and its
+ * binding are gone, in any order. After each step the ledger agrees with the driver. Then the same
+ * with an object that is exported: what is still bound when the object is released here stays
+ * charged. Prints what stayed charged. Needs two GPUs with such objects.
  */
 #include "objects.h"
 #include "two_gpus.h"
@@ -15,7 +15,7 @@ enum { MULTICAST = 2, BY_FABRIC = 1, FABRIC = 8 };
 
 static int is_endpoint;
 
-/* Both kinds of objects, by one set of verbs. */
+/* Functions of both kinds of objects. */
 static struct {
     CUresult (*create)(uint64_t *, const struct team *);
     CUresult (*add)(uint64_t, CUdevice);
@@ -62,11 +62,10 @@ static void look_up(void) {
     *(void **)&team.hand_out = driver_symbol("cuMemExportToShareableHandle");
 }
 
-/* What others may have must be asked for as such. */
+/* Exportable memory must be requested as such. */
 static int sendable(void) { return is_endpoint ? FABRIC : DESCRIPTOR; }
 
-/* An object of both GPUs, with so much room; given to others if they are to have it, who do not
- * take it. */
+/* Creates an object of both GPUs with this size. If shared, it is exported but not imported. */
 static uint64_t object_of_both(size_t room, int is_shared) {
     char bytes[64];
     uint64_t object;
@@ -120,14 +119,14 @@ static void let_go(uint64_t object) {
     CHECK(endpoint.release(object, 1));
 }
 
-static size_t kept; /* of the first GPU, in the books, by now */
+static size_t kept; /* charged on the first GPU so far */
 
 static void agree(CUdevice device, size_t bytes, const char *when) {
     taken_of_both(device ? 0 : bytes, device ? bytes : 0, kept, when);
 }
 
-/* One piece, bound, and gone in an order: h its handle, u its mapping, b the binding, o the
- * object's handle, w the object's mapping. */
+/* Binds one piece and releases its parts in an order: h its handle, u its mapping, b the
+ * binding, o the object's handle, w the object's mapping. */
 static void play(const char *order, int is_shared) {
     static unsigned plays;
     CUdevice device = is_shared ? 0 : plays++ % 2;
@@ -137,13 +136,13 @@ static void play(const char *order, int is_shared) {
     int has_handle = 1, is_mapped = 1, is_bound = 1, has_object = 1,
         has_window = strchr(order, 'w') != NULL;
     int is_limited = books.shown != books.had,
-        goes_on = 0; /* with the object, which others may have: nobody tells its end */
+        goes_on = 0; /* the object is exported, and its end is not reported */
     if (has_window) window = mapped_for(device, object, PIECE);
     agree(device, PIECE, order);
     CHECK(plays / 2 % 2 ? bind(object, device, 0, handle, 0, PIECE)
                         : bind_address(object, device, 0, own, PIECE));
     HOLDS(bind(object, device, 0, handle, 0, PIECE) !=
-          CUDA_SUCCESS); /* what is refused refers to nothing */
+          CUDA_SUCCESS); /* what was refused must hold no reference */
     agree(device, PIECE, order);
     for (const char *step = order; *step; step++) {
         switch (*step) {
@@ -184,7 +183,7 @@ static void play(const char *order, int is_shared) {
     }
 }
 
-/* Plays every order of the parts. */
+/* Runs every order of the parts. */
 static void permute(char *order, size_t from, int is_shared) {
     if (!order[from]) {
         if (!is_shared || is_endpoint || strchr(order, 'b') < strchr(order, 'o'))
@@ -230,7 +229,7 @@ static void parts(void) {
     taken_of_both(0, 0, 0, "the object is gone");
 }
 
-/* At the end of memory: objects cost nothing, and what is unbound can be had again. */
+/* With full memory: objects take nothing, and unbound memory can be allocated again. */
 static void full(void) {
     uint64_t object = object_of_both(PIECE, 0), handle = physical_on(0, PIECE, 0), more;
     CUdeviceptr rest;
@@ -262,7 +261,7 @@ int main(int count, char **arguments) {
     parts();
     full();
     permute(is_endpoint ? shorter : order, 0, 1);
-    if (!is_endpoint) play("ohwu", 1); /* for good */
+    if (!is_endpoint) play("ohwu", 1); /* stays charged */
     printf("{\"kept\": %zu}\n", kept);
     return 0;
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * calls N [GRANT] - makes each kind of call N times, each kind in a function of its own, for a tool
- * that counts the instructions under a function. What is loaded or made at the first call is spread
- * over all of them.
+ * that counts instructions. What the first call loads or creates is spread over all of them.
  *
- * With GRANT, the file of that name of the container's region, last of all N launches in the
- * container's own turn: the program plays the monitor and says "contended, and the turn is yours",
- * once.
+ * With GRANT, the path of that file of the container's region, it finally makes N launches in the
+ * container's own turn. The program writes the grant as the monitor would: contended, and this
+ * container's turn.
  */
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -25,7 +24,7 @@ COUNTED launches(unsigned n) {
     while (n--) CHECK(cu.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
 }
 
-/* Of another shape, lest the compiler make one function of both. */
+/* Of another shape, so that the compiler does not merge both functions. */
 COUNTED launches_in_turn(unsigned n) {
     while (n--) CHECK(cu.cuLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, NULL, NULL, NULL));
 }
@@ -43,7 +42,7 @@ COUNTED allocations(unsigned n) {
     }
 }
 
-/* A name that is not the driver's, one of the driver's that is not hooked, and one that is. */
+/* A foreign name, a driver name that is not hooked, and one that is. */
 COUNTED lookups_elsewhere(unsigned n) {
     while (n--) HOLDS(dlsym(libc, "qsort"));
 }
@@ -67,7 +66,7 @@ static void (*const all[])(unsigned) = {
     lookups_passed, lookups_hooked, proc_addresses,
 };
 
-/* In this order: who sees the gate word sees the rest. */
+/* In this order: a reader that sees the gate word sees the rest. */
 static void take_the_turn(const char *file) {
     int descriptor = open(file, O_RDWR | O_CLOEXEC);
     HOLDS(descriptor >= 0);

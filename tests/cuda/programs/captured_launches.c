@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * captured_launches - launches kernels, then captures launches of the same kernel on the same
- * stream, again and again. Prints "ready", reads a line, and prints how many were launched and not
- * captured, and "over", when all have run. Stays until a second line, so that it can be looked at.
+ * captured_launches - launches kernels, then repeatedly captures launches of the same kernel on the
+ * same stream. Prints "ready", reads a line, and prints the number of launches that were not
+ * captured, and "over" when all have run. Stays until a second line, for inspection.
  */
 #include "graph.h"
 
@@ -28,7 +28,7 @@ int main(void) {
         CHECK(graph.Destroy(made));
     }
     CHECK(cu.cuStreamSynchronize(stream));
-    /* Comes by once more, so that what was launched last is on the books. */
+    /* One more slow path, so that the last launch is accounted. */
     for (int i = 0; i < 3; i++) {
         launch(kernel, stream);
         CHECK(cu.cuStreamSynchronize(stream));

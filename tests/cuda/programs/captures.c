@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * captures - stream capture: what becomes of calls on capturing streams, the modes, forks and
- * joins, and each error of 900 to 908.
+ * captures - checks stream capture: calls on capturing streams, modes, forks and joins, and each
+ * error from 900 to 908.
  */
 #include <pthread.h>
 
@@ -9,7 +9,7 @@
 
 static CUfunction kernel;
 
-/* Ends a capture that was broken. */
+/* Ends an invalidated capture. */
 static void broken(CUstream stream) {
     CUgraph made = (CUgraph)1;
     HOLDS(status_of(stream) == INVALIDATED);
@@ -17,7 +17,7 @@ static void broken(CUstream stream) {
     HOLDS(made == NULL && status_of(stream) == NONE);
 }
 
-/* Ends a capture that is whole. */
+/* Ends a valid capture. */
 static CUgraph ended(CUstream stream, size_t nodes) {
     CUgraph made = NULL;
     CHECK(graph.EndCapture(stream, &made));
@@ -25,7 +25,7 @@ static CUgraph ended(CUstream stream, size_t nodes) {
     return made;
 }
 
-/* What is captured is not done; what is made of it is. */
+/* Captured work does not run; the graph made from it does. */
 static void bytes(CUstream stream) {
     CUdeviceptr from, to, seen;
     unsigned char host[256];
@@ -59,7 +59,7 @@ static void bytes(CUstream stream) {
     CHECK(cu.cuMemcpyDtoH(host, to, 256));
     HOLDS(host[0] == 7 && host[255] == 7);
     CHECK(graph.ExecDestroy(exec));
-    /* Memory in stream order becomes nodes as well. */
+    /* Stream-ordered allocations become nodes, too. */
     CHECK(graph.BeginCapture(stream, GLOBAL));
     CHECK(graph.AllocAsync(&seen, 4096, stream));
     CHECK(cu.cuMemsetD8Async(seen, 3, 4096, stream));
@@ -70,7 +70,7 @@ static void bytes(CUstream stream) {
     CHECK(cu.cuMemFree(to));
 }
 
-/* Streams join by events, and must come back. */
+/* Streams join a capture by events, and must be joined back. */
 static void forks(CUstream first, CUstream second, CUevent fork, CUevent join) {
     CUgraph made;
     size_t edges = 0;
@@ -84,21 +84,21 @@ static void forks(CUstream first, CUstream second, CUevent fork, CUevent join) {
     CHECK(cu.cuEventRecord(join, second));
     CHECK(cu.cuStreamWaitEvent(first, join, 0));
     launch(kernel, first);
-    /* 903: not where it began. */
+    /* 903: ended in another stream than it began in. */
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, graph.EndCapture(second, &made));
     made = ended(first, 4);
     HOLDS(status_of(second) == NONE);
     CHECK(graph.GetEdges(made, NULL, NULL, &edges));
     HOLDS(edges == 4);
     CHECK(graph.Destroy(made));
-    /* 904: one that did not come back. */
+    /* 904: a stream was not joined back. */
     CHECK(graph.BeginCapture(first, GLOBAL));
     CHECK(cu.cuEventRecord(fork, first));
     CHECK(cu.cuStreamWaitEvent(second, fork, 0));
     launch(kernel, second);
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, graph.EndCapture(first, &made));
     HOLDS(made == NULL && status_of(first) == NONE && status_of(second) == NONE);
-    /* Unless the program says that it need not. */
+    /* Unless the program removes the dependency. */
     CHECK(graph.BeginCapture(first, GLOBAL));
     CHECK(cu.cuEventRecord(fork, first));
     CHECK(cu.cuStreamWaitEvent(second, fork, 0));
@@ -114,26 +114,26 @@ static void errors(CUstream first, CUstream second, CUevent event, CUevent other
     float ms;
     CUdeviceptr memory;
     EXPECT(CUDA_ERROR_ILLEGAL_STATE, graph.EndCapture(first, &made));
-    /* 900: what cannot be captured, and where nothing can be. */
+    /* 900: calls that cannot be captured, and streams in which no capture can begin. */
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, graph.BeginCapture(NULL, GLOBAL));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, graph.BeginCapture(CU_STREAM_LEGACY, RELAXED));
     CHECK(graph.BeginCapture(first, RELAXED));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cu.cuStreamSynchronize(first));
-    /* 901: broken before. */
+    /* 901: already invalidated. */
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
            cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, first, NULL, NULL));
     broken(first);
     CHECK(graph.BeginCapture(first, RELAXED));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cu.cuStreamQuery(first));
     broken(first);
-    /* 902: two captures would become one. */
+    /* 902: two captures would be merged. */
     CHECK(graph.BeginCapture(first, RELAXED));
     CHECK(graph.BeginCapture(second, RELAXED));
     CHECK(cu.cuEventRecord(event, second));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_MERGE, cu.cuStreamWaitEvent(first, event, 0));
     broken(first);
     broken(second);
-    /* 905: what is not captured. */
+    /* 905: the event was not captured. */
     CHECK(cu.cuEventRecord(event, second));
     CHECK(graph.BeginCapture(first, RELAXED));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, cu.cuStreamWaitEvent(first, event, 0));
@@ -145,7 +145,7 @@ static void errors(CUstream first, CUstream second, CUevent event, CUevent other
     CHECK(graph.Destroy(ended(first, 2)));
     CHECK(cu.cuEventSynchronize(event));
     CHECK(cu.cuEventQuery(event));
-    /* 907: an event of a capture. */
+    /* 907: the event belongs to a capture. */
     CHECK(graph.BeginCapture(first, RELAXED));
     launch(kernel, first);
     CHECK(cu.cuEventRecord(event, first));
@@ -158,7 +158,7 @@ static void errors(CUstream first, CUstream second, CUevent event, CUevent other
     EXPECT(CUDA_ERROR_CAPTURED_EVENT, cu.cuStreamWaitEvent(second, event, 0));
     CHECK(cu.cuEventRecord(event, second));
     CHECK(cu.cuEventSynchronize(event));
-    /* 906: the legacy stream while a blocking stream captures; to ask breaks nothing. */
+    /* 906: the legacy stream during a capture of a blocking stream; a query invalidates nothing. */
     CUstream blocking = stream_new(0);
     CHECK(graph.BeginCapture(blocking, RELAXED));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, graph.IsCapturing(NULL, &status));
@@ -177,7 +177,7 @@ static void errors(CUstream first, CUstream second, CUevent event, CUevent other
     CHECK(cu.cuStreamDestroy(blocking));
 }
 
-/* Into a graph that is there, behind its nodes. */
+/* Into an existing graph, after its nodes. */
 static void into(CUstream stream) {
     CUgraph there, same;
     CUgraphNode root;
@@ -194,7 +194,7 @@ static void into(CUstream stream) {
     CHECK(graph.Destroy(there));
 }
 
-/* The thread's own default stream can be captured, under both of its names. */
+/* The per-thread default stream can be captured, under both of its names. */
 static void own(void) {
     CUgraph made;
     CUgraphExec exec;
@@ -207,7 +207,7 @@ static void own(void) {
     CHECK(graph.Instantiate(&exec, made, 0));
     CHECK(graph.LaunchPtsz(exec, NULL));
     CHECK(cu.cuStreamSynchronize((CUstream)2));
-    /* A launch that is captured is a child. */
+    /* A captured launch becomes a child graph. */
     CUgraph outer;
     CHECK(graph.BeginCapture((CUstream)2, GLOBAL));
     CHECK(graph.Launch(exec, (CUstream)2));
@@ -242,8 +242,7 @@ static void *elsewhere(void *data) {
     return NULL;
 }
 
-/* A capture of one mode; another thread in another mode does what is not safe, then ends the
- * capture. */
+/* A capture of one mode. A thread in another mode makes an unsafe call, then ends the capture. */
 static struct turn crossing(CUcontext context, CUstream stream, int mode, int other) {
     struct turn turn = {context, stream, other, 0, 0};
     pthread_t thread;
@@ -267,7 +266,7 @@ static void modes(CUcontext context, CUstream stream) {
         } else {
             broken(stream);
         }
-        /* A thread that says it knows what it does may. */
+        /* A thread in relaxed mode may make the call. */
         int relaxed = RELAXED;
         CHECK(graph.BeginCapture(stream, mode));
         CHECK(graph.ExchangeMode(&relaxed));
@@ -281,8 +280,8 @@ static void modes(CUcontext context, CUstream stream) {
     int wrong = 3;
     EXPECT(CUDA_ERROR_INVALID_VALUE, graph.ExchangeMode(&wrong));
     EXPECT(CUDA_ERROR_INVALID_VALUE, graph.BeginCapture(stream, 3));
-    /* From another thread only what is global on both sides is broken. 908: only what is relaxed
-     * can be ended there. */
+    /* In another thread, only a global capture is invalidated, by a call in global mode. 908:
+     * only a relaxed capture can be ended there. */
     for (int mode = GLOBAL; mode <= RELAXED; mode++) {
         for (int other = GLOBAL; other <= RELAXED; other++) {
             int breaks = mode == GLOBAL && other == GLOBAL;
@@ -316,7 +315,7 @@ int main(void) {
     into(first);
     own();
     modes(context, first);
-    /* A context takes the captures of its streams with it. */
+    /* Destroying a context ends the captures of its streams. */
     CUcontext other_context;
     CUdeviceptr memory;
     CHECK(cu.cuCtxCreate(&other_context, 0, 0));
@@ -328,7 +327,7 @@ int main(void) {
     CHECK(cu.cuCtxSetCurrent(context));
     CHECK(cu.cuMemAlloc(&memory, 4096));
     CHECK(cu.cuMemFree(memory));
-    /* A stream that ends takes its capture with it. */
+    /* Destroying a stream ends its capture. */
     CHECK(graph.BeginCapture(second, GLOBAL));
     CHECK(cu.cuStreamDestroy(second));
     CHECK(cu.cuEventDestroy(event));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * checkpoint [watched] - a process is locked, checkpointed, restored and unlocked, by another one
- * and by itself: its calls wait meanwhile, its memory leaves the GPU and comes back with its bytes,
- * and what cannot be done leaves everything as it was.
+ * checkpoint [watched] - a process is locked, checkpointed, restored and unlocked by another one
+ * and by itself. Its calls block meanwhile, its memory leaves the GPU and returns with its bytes,
+ * and a refused operation changes nothing.
  */
 #include "records.h"
 
@@ -71,7 +71,7 @@ static void hear(int from, char what) {
 
 static void say(int to, char what) { HOLDS(write(to, &what, 1) == 1); }
 
-/* Has 600 MiB on the GPU, a kernel under way, and asks for more whenever it is told to. */
+/* Holds 600 MiB on the GPU, runs a kernel, and allocates more on request. */
 static int victim(int from, int to) {
     CUdeviceptr memory, more;
     unsigned char bytes[4];
@@ -84,7 +84,7 @@ static int victim(int from, int to) {
     CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
     say(to, 'r');
     while (read(from, &byte, 1) == 1 && byte != 'q') {
-        if (byte == 'l') { /* a call that takes long */
+        if (byte == 'l') { /* a long call */
             CUfunction longer = driver_function("spin_300ms");
             CHECK(cu.cuLaunchKernel(longer, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
             say(to, 'l');
@@ -92,7 +92,7 @@ static int victim(int from, int to) {
             say(to, 'd');
             continue;
         }
-        if (byte == 'i') { /* memory for others */
+        if (byte == 'i') { /* exportable memory */
             CUresult (*get)(char handle[64], CUdeviceptr address);
             char handle[64];
             *(void **)&get = driver_symbol("cuIpcGetMemHandle");
@@ -101,7 +101,7 @@ static int victim(int from, int to) {
             continue;
         }
         say(to, 'c');
-        CHECK(cu.cuMemAlloc(&more, 10 * MIB)); /* waits while the process is locked */
+        CHECK(cu.cuMemAlloc(&more, 10 * MIB)); /* blocks while the process is locked */
         CHECK(cu.cuMemFree(more));
         CHECK(cu.cuMemcpyDtoH(bytes, memory + 300 * MIB, 4));
         HOLDS(bytes[0] == 4 && bytes[3] == 1);
@@ -123,8 +123,8 @@ static void another(int other, int to, int from, size_t before) {
     size_t has;
     CUdeviceptr greedy;
     struct restore_args restore = {0};
-    /* Whoever keeps books of the GPUs that a process was on refuses to have it come back on others,
-     * before it is asked whether it could. */
+    /* A monitor's accounting is by GPU: a restore on other GPUs is refused before the driver is
+     * called. */
     CUresult elsewhere = is_watched ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
     struct lock_args soon = {.timeout_ms = 30}, wrong = {.reserved0 = 1};
     hear(from, 'r');
@@ -134,7 +134,7 @@ static void another(int other, int to, int from, size_t before) {
     CHECK(on.thread(other, &tid));
     HOLDS(tid > 0 && kill(tid, 0) == 0);
 
-    /* Nothing out of turn, and nothing to nobody. */
+    /* Operations in the wrong state and on unknown processes are refused. */
     EXPECT(ILLEGAL_STATE, on.checkpoint(other, NULL));
     EXPECT(ILLEGAL_STATE, on.restore(other, NULL));
     EXPECT(ILLEGAL_STATE, on.unlock(other, NULL));
@@ -144,7 +144,7 @@ static void another(int other, int to, int from, size_t before) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, on.state(other, NULL));
     EXPECT(CUDA_ERROR_INVALID_VALUE, on.complete((void *)77));
 
-    /* A call that goes on keeps the lock away; in time it is had. */
+    /* A running call delays the lock, which succeeds once the call returns. */
     say(to, 'l');
     hear(from, 'l');
     usleep(20000);
@@ -160,7 +160,8 @@ static void another(int other, int to, int from, size_t before) {
     HOLDS(is_silent(from));
     COMES_TRUE(available() == has);
 
-    /* Custom storage is not here. The memory goes, work and all, and the process is on no GPU. */
+    /* Custom storage is not supported. The memory and pending work go, and the process is on no
+     * GPU. */
     EXPECT(CUDA_ERROR_NOT_SUPPORTED,
            on.checkpoint(other, &(struct checkpoint_args){.custom = &tid}));
     EXPECT(CUDA_ERROR_INVALID_VALUE,
@@ -173,7 +174,8 @@ static void another(int other, int to, int from, size_t before) {
     EXPECT(ILLEGAL_STATE, on.lock(other, NULL));
     HOLDS(is_silent(from));
 
-    /* No room: it stays away. GPUs that are not all of them, or not there, are refused. */
+    /* Without room it stays checkpointed. Mappings that do not name all GPUs, or unknown ones,
+     * are refused. */
     CHECK(cu.cuMemAlloc(&greedy, available() - 300 * MIB));
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, on.restore(other, NULL));
     HOLDS(state_of(other) == CHECKPOINTED);
@@ -184,9 +186,9 @@ static void another(int other, int to, int from, size_t before) {
     CHECK(uuid(pairs[0].old, 1));
     CHECK(uuid(pairs[0].new, 1));
     restore = (struct restore_args){.pairs = pairs, .count = 1};
-    EXPECT(CUDA_ERROR_INVALID_VALUE, on.restore(other, &restore)); /* it was on the other one */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, on.restore(other, &restore)); /* it was on the other GPU */
     CHECK(uuid(pairs[0].old, 0));
-    EXPECT(CUDA_ERROR_NOT_SUPPORTED, on.restore(other, &restore)); /* to move is not played */
+    EXPECT(CUDA_ERROR_NOT_SUPPORTED, on.restore(other, &restore)); /* migration is not simulated */
     memset(pairs[0].new, 7, 16);
     EXPECT(elsewhere, on.restore(other, &restore));
     restore.padding = 1;
@@ -202,7 +204,7 @@ static void another(int other, int to, int from, size_t before) {
     hear(from, 'a');
     COMES_TRUE(available() == has);
 
-    /* Memory that others can ask for cannot be checkpointed; the process goes on as it was. */
+    /* Exportable memory cannot be checkpointed; the process continues. */
     say(to, 'i');
     hear(from, 'i');
     CHECK(on.lock(other, NULL));
@@ -214,7 +216,7 @@ static void another(int other, int to, int from, size_t before) {
     hear(from, 'a');
 }
 
-/* One that is checkpointed dies: there is nothing of it on the GPU to go. */
+/* A checkpointed process is killed: it has nothing on the GPU to release. */
 static void death(int other, int from, size_t before) {
     int state;
     hear(from, 'r');
@@ -238,7 +240,7 @@ static void *caller(void *context) {
     return NULL;
 }
 
-/* Locks itself: its other threads wait. */
+/* A process locks itself: its other threads block. */
 static void itself(CUcontext context) {
     pthread_t thread;
     int me = getpid();
@@ -276,7 +278,7 @@ int main(int count, char **arguments) {
     driver_load();
     find();
     EXPECT(CUDA_ERROR_INVALID_VALUE,
-           on.state(getpid(), &state)); /* it has not initialised the driver */
+           on.state(getpid(), &state)); /* the driver is not initialised yet */
     CUcontext context = driver_open();
     HOLDS(state_of(getpid()) == RUNNING);
     size_t before = available();

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * churn SEED [MAX] - allocates and frees at random, at most 64 live allocations of up to MAX bytes
- * (K, M, G; 256M), until standard input ends; then frees everything. Says {"ready": PID} once it
- * works. Refusals for want of memory are part of the game; any other error ends it with 1. Prints
- * one JSON object: operations, refusals.
+ * (K, M, G; 256M), until standard input ends; then frees everything. Prints {"ready": PID} once it
+ * works. Refusals with out of memory are expected; any other error makes it exit with 1. Prints one
+ * JSON object: operations, refusals.
  */
 #include "driver.h"
 
@@ -11,7 +11,7 @@
 
 static uint64_t state;
 
-/* xorshift64*: the same walk for the same seed. */
+/* xorshift64*: the same sequence for the same seed. */
 static uint64_t draw(void) {
     state ^= state >> 12;
     state ^= state << 25;

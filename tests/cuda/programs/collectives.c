@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * collectives [ROUNDS [kill]] - two ranks on two GPUs, as a library of collectives works at the end
- * of memory: host memory behind handles, buffers that the other one maps by a descriptor, flags by
- * a legacy handle, a multicast object of both with memory of each bound. The model's weights leave
- * just so much room as a communicator takes; then the rest is filled. What is refused does not fit,
- * and what fits is not refused. Somebody watches the GPU where rounds are given: then each round
- * finds all of it anew. With "kill" the second rank dies with all of it in use. After each step the
- * books agree with the driver. Prints what was kept. Needs two GPUs with a switch.
+ * collectives [ROUNDS [kill]] - two ranks on two GPUs work as a collectives library does at the end
+ * of memory: host memory behind handles, buffers that the other rank maps by a descriptor, flags by
+ * a legacy handle, and a multicast object of both with memory of each bound.
+ *
+ * The weights of a model leave exactly the room that a communicator takes; then the rest is filled.
+ * What is refused does not fit, and what fits is not refused. With ROUNDS a monitor runs, and each
+ * round begins with empty GPUs. With "kill" the second rank is killed with everything in use. After
+ * each step the ledger agrees with the driver. Prints what stayed charged. Needs two GPUs with a
+ * switch.
  */
 #include "books.h"
 #include "descriptors.h"
@@ -45,7 +47,7 @@ static CUresult (*team_bind)(uint64_t, size_t, uint64_t, size_t, size_t, uint64_
 static CUresult (*team_unbind)(uint64_t, CUdevice, size_t, size_t);
 
 static CUcontext contexts[2];
-static int rank, is_watched, line; /* to the other one */
+static int rank, is_watched, line; /* to the other rank */
 
 static void look_up(void) {
     *(void **)&export_handle = driver_symbol("cuMemExportToShareableHandle");
@@ -67,7 +69,7 @@ static void receive_bytes(void *bytes, size_t count) {
     HOLDS(recv(line, bytes, count, MSG_WAITALL) == (ssize_t)count);
 }
 
-/* Both are here. */
+/* Waits for the other rank. */
 static void meet(char place) {
     char heard = 0;
     send_bytes(&place, 1);
@@ -119,7 +121,7 @@ static unsigned word_at(CUdeviceptr address) {
     return word;
 }
 
-/* What is on the host is on no GPU's books. */
+/* Host memory is charged on no GPU. */
 static struct {
     uint64_t handle;
     CUdeviceptr address;
@@ -154,7 +156,7 @@ static void communicator_open(void) {
         send_descriptor(line, descriptor);
         HOLDS(close(descriptor) == 0);
         uint64_t theirs = imported();
-        communicator.theirs[i] = reserve(BUFFER); /* what reaches it is a matter of the GPUs */
+        communicator.theirs[i] = reserve(BUFFER); /* which writes reach it depends on the GPUs */
         CHECK(vm.map(communicator.theirs[i], BUFFER, 0, theirs, 0));
         CHECK(vm.release(theirs));
     }
@@ -177,12 +179,12 @@ static void communicator_open(void) {
     CHECK(physical(&communicator.bound, NVLS));
     communicator.nvls = mapped(communicator.bound, NVLS);
     CHECK(team_bind(communicator.team, 0, communicator.bound, 0, NVLS,
-                    0)); /* waits for the other one's GPU */
+                    0)); /* blocks until the other GPU is added */
     communicator.window = mapped(communicator.team, NVLS);
     meet('c');
 }
 
-/* What one writes to the object the other one has. */
+/* A write to the object reaches the other rank's memory. */
 static void communicate(void) {
     for (int i = 0; i < BUFFERS; i++) put(communicator.own[i], FIRST_WORD + i);
     put(communicator.window + 4096 * rank, FIRST_WORD + 100 + rank);
@@ -212,12 +214,13 @@ static void communicator_close(int is_alone) {
     }
 }
 
-/* In the end the driver has so much, and so the books say, or more where nobody watches the GPU; on
- * the way they never say less. */
+/* In the end the driver has this much and the ledger the same, or more without a monitor. On the
+ * way the ledger never has less. */
 static void settle(size_t bytes, const char *when) {
     for (int looks = 0;; looks++) {
         CUdeviceptr none;
-        /* Who is refused has looked for the dead; but who watches wants to see books at rest. */
+        /* A refused charge reclaims exited processes. A monitor only reads a ledger that is at
+         * rest. */
         if (looks % 200 == 10)
             EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc(&none, (size_t)100 << 30));
         size_t has = truth(), says = shown();
@@ -231,7 +234,7 @@ static void settle(size_t bytes, const char *when) {
     }
 }
 
-/* Whatever fits is had, down to a granule. */
+/* Allocates whatever fits, down to a granule. */
 static size_t fill(CUdeviceptr *pieces, size_t piece, size_t leave) {
     size_t count = 0;
     while (free_shown() >= leave + piece) CHECK(cu.cuMemAlloc(&pieces[count++], piece));
@@ -253,7 +256,7 @@ int main(int count, char **arguments) {
     driver_load();
     CHECK(cu.cuInit(0));
     look_up();
-    /* Contexts that come one after another are measured exactly. */
+    /* Contexts created one after another are measured exactly. */
     if (rank == 1) meet('0');
     for (CUdevice device = 0; device < 2; device++)
         CHECK(cu.cuDevicePrimaryCtxRetain(&contexts[device], device));
@@ -261,7 +264,7 @@ int main(int count, char **arguments) {
     books_open();
     if (rank == 0) meet('0');
     meet('1');
-    size_t gone = 0, theirs = truth(); /* the other one's context on this GPU */
+    size_t gone = 0, theirs = truth(); /* the other rank's context on this GPU */
     books_open();
     host_open();
     TAKEN(0);
@@ -280,7 +283,7 @@ int main(int count, char **arguments) {
         size_t filled = fill(rest, GRANULE, 0);
         TAKEN(weigh + COMMUNICATOR + filled * GRANULE);
 
-        /* Full: what needs memory of the GPU is refused, and nothing else. */
+        /* Full: calls that need GPU memory are refused, and no others. */
         HOLDS(free_shown() < GRANULE);
         EXPECT(CUDA_ERROR_OUT_OF_MEMORY, physical(&none, GRANULE));
         EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc(&rest[filled], GRANULE));
@@ -303,7 +306,7 @@ int main(int count, char **arguments) {
             int status;
             if (rank == 1) kill(getpid(), SIGKILL);
             HOLDS(waitpid(other, &status, 0) == other && WIFSIGNALED(status));
-            put(communicator.window, 1); /* to what is left */
+            put(communicator.window, 1); /* to the remaining memory */
             HOLDS(word_at(communicator.nvls) == 1);
             communicator_close(1);
             gone = theirs;
@@ -318,8 +321,8 @@ int main(int count, char **arguments) {
     host_close();
     while (had > 0) CHECK(cu.cuMemFree(weights[--had]));
     HOLDS(truth() + gone == 0);
-    /* While both live: what was seen to have gone of the other one's counts again from its death
-     * on, until that has been seen. */
+    /* What the living peer was seen to release is charged again from its death until the next
+     * observation. */
     if (is_deadly) settle(0 - gone, "in the end");
     size_t kept = shown() + gone;
     if (!is_deadly) meet('e');

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * context_turns - launches in three contexts of one GPU in turn, destroys the one that launched
- * first while work of the others is under way, and goes on. Prints "ready", reads a line, and
+ * context_turns - launches alternately in three contexts of one GPU, destroys the one that launched
+ * first while work of the others is running, and continues. Prints "ready", reads a line, and
  * prints "over" when all has run. Stays until a second line.
  */
 #include "graph.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * copies - bytes go to the GPU, move within it, are filled, and come back: synchronously, in stream
- * order, from pageable and from pinned memory, in rows. Every byte is checked.
+ * copies - copies bytes to the GPU, on it and back, and fills memory: synchronously and in stream
+ * order, from pageable and from pinned memory, in rows. Checks every byte.
  */
 #include "driver.h"
 
@@ -42,27 +42,26 @@ int main(void) {
     CHECK(cu.cuMemAlloc(&second, BYTES));
     CHECK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 
-    /* There and back again, by way of another place on the GPU. */
+    /* To the GPU, to another place on it, and back. */
     pattern(data, BYTES, 1);
     CHECK(cu.cuMemcpyHtoD(first, data, BYTES));
     CHECK(cu.cuMemcpyDtoD(second, first, BYTES));
     CHECK(cu.cuMemcpyDtoH(back, second, BYTES));
     HOLDS(memcmp(back, data, BYTES) == 0);
 
-    /* Within an allocation, not from its beginning. */
+    /* Within an allocation, at an offset. */
     CHECK(cu.cuMemcpyHtoD(first + 4097, data + 11, 100000));
     CHECK(cu.cuMemcpyDtoH(back, first + 4097, 100000));
     HOLDS(memcmp(back, data + 11, 100000) == 0);
 
-    /* Fills of all widths; what is beside them stays. */
+    /* Fills of all widths; neighbouring bytes stay. */
     CHECK(cu.cuMemsetD8(first, 0x11, BYTES));
     CHECK(cu.cuMemsetD32(first + 4096, 0x44332211u, 1024));
     CHECK(cu.cuMemcpyDtoH(back, first, BYTES));
     HOLDS(back[4095] == 0x11 && back[8192] == 0x11 && back[BYTES - 1] == 0x11);
     for (size_t i = 0; i < 4096; i++) HOLDS(back[4096 + i] == 0x11 * (i % 4 + 1));
 
-    /* In stream order, from and to pinned memory: nothing is there before it is waited for,
-     * everything after. */
+    /* In stream order with pinned memory: nothing arrives before the wait, everything after it. */
     CHECK(cu.cuMemHostAlloc((void **)&pinned, 2 * BYTES, 0));
     pattern(pinned, BYTES, 2);
     CHECK(cu.cuMemcpyHtoDAsync(first, pinned, BYTES, stream));
@@ -72,8 +71,8 @@ int main(void) {
     for (int i = 0; i < 5; i++) HOLDS(pinned[BYTES + (size_t)i] == 0x77);
     HOLDS(memcmp(pinned + BYTES + 5, pinned + 5, BYTES - 5) == 0);
 
-    /* From pageable memory the source may be used again as soon as the call returns, even behind a
-     * long kernel. */
+    /* The source in pageable memory may be reused when the call returns, even behind a long
+     * kernel. */
     pattern(data, 4096, 3);
     memcpy(back, data, 4096);
     CHECK(
@@ -106,7 +105,7 @@ int main(void) {
     for (size_t row = 0; row < 100; row++)
         HOLDS(memcmp(back + row * 500, data + (row + 20) * 1000 + 10, 500) == 0);
 
-    /* What leaves its allocation, and what never was one, is refused. */
+    /* Ranges beyond an allocation and unknown addresses are refused. */
     CHECK(cu.cuMemFree(second));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cu.cuMemcpyHtoD(second, data, 16));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cu.cuMemcpyDtoH(back, first, (size_t)64 << 20));

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * costs [ROUNDS] - what the design rests on, measured on the driver at hand; prints one JSON object
- * (microseconds, bytes): medians of ROUNDS (1 to 7, the default).
+ * costs [ROUNDS] - measures what cgpu's design relies on, on the present driver. Prints one JSON
+ * object (microseconds, bytes): medians of ROUNDS (1 to 7, the default).
  *
  *     launch_host_us          host time of one cuLaunchKernel of an empty kernel
  *     event_record_host_us    host time of one cuEventRecord, timing enabled
  *     event_record_gpu_us     GPU time that one record adds between two kernels
- *     memory_write_host_us    host time of one cuStreamWriteValue32; -1: the GPU has no stream
- * memory operations memory_write_gpu_us     GPU time that one write adds between two kernels
+ *     memory_write_host_us    host time of one cuStreamWriteValue32; -1: not supported
+ *     memory_write_gpu_us     GPU time that one write adds between two kernels
  *     memory_write_visible_us from the end of the work before it until the host sees the value
- *     switch_us               added to a launch and its wait by another context having run in
- * between context_bytes           what one more context takes from the free memory kernel_us one
- * launch of a 60 us kernel, as events see it
+ *     switch_us               added to a launch and its wait by another context in between
+ *     context_bytes           free memory that one more context takes
+ *     kernel_us               one launch of a 60 us kernel, by events
  */
 #include "spin.h"
 
@@ -31,11 +31,11 @@ static double median(double *values, int count) {
 enum between { NOTHING, RECORD, WRITE };
 
 struct cost {
-    double host_us; /* of the thing in between, per call */
-    double gpu_us;  /* of the whole row, per kernel */
+    double host_us; /* of the operation in between, per call */
+    double gpu_us;  /* of the whole sequence, per kernel */
 };
 
-/* COUNT/10 short kernels in a row with something in between each two. */
+/* Runs COUNT/10 short kernels with an operation after each. */
 static struct cost row(const struct spin *spin, CUstream stream, enum between what,
                        CUdeviceptr word) {
     enum { LENGTH = COUNT / 10 };
@@ -94,7 +94,7 @@ static double write_visible(const struct spin *spin, CUstream stream, CUdevicept
     return median(values, 101);
 }
 
-/* A launch and its wait, in turn on two contexts or on one. */
+/* Launches and waits, alternately in two contexts or in one. */
 static double ping_pong(CUcontext *context, struct spin *spin, CUstream *stream, int other) {
     double start = seconds_now();
     for (int i = 0; i < COUNT / 4; i++) {

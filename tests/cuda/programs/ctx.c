@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ctx - contexts: the stack of the thread, reference counts of the primary context, and the memory
- * they cost. Prints one JSON object: the bytes that a second context takes and gives back.
+ * ctx - checks contexts: the stack of the thread, reference counts of the primary context, and
+ * their memory. Prints one JSON object: the bytes that a second context takes and returns.
  */
 #include "driver.h"
 
@@ -36,7 +36,7 @@ int main(void) {
     EXPECT(CUDA_ERROR_INVALID_CONTEXT, cu.cuMemAlloc(&address, 4096));
     EXPECT(CUDA_ERROR_INVALID_CONTEXT, cu.cuCtxPopCurrent(&current));
 
-    /* The primary context is one, and lives by its references. */
+    /* The primary context is unique and lives as long as its references. */
     CHECK(cu.cuDevicePrimaryCtxGetState(device, &flags, &active));
     HOLDS(!active);
     CHECK(cu.cuDevicePrimaryCtxRetain(&primary, device));
@@ -64,7 +64,7 @@ int main(void) {
     CHECK(cu.cuCtxGetCurrent(&current));
     HOLDS(current == primary);
     CHECK(cu.cuCtxPushCurrent(second));
-    CHECK(cu.cuCtxDestroy(second)); /* current here: popped as well */
+    CHECK(cu.cuCtxDestroy(second)); /* current here, so it is popped as well */
     CHECK(cu.cuCtxGetCurrent(&current));
     HOLDS(current == primary);
     CHECK(cu.cuCtxDestroy(first));
@@ -75,7 +75,7 @@ int main(void) {
     HOLDS(pthread_create(&thread, NULL, elsewhere, NULL) == 0);
     HOLDS(pthread_join(thread, NULL) == 0);
 
-    /* The thread's own default stream is another one in each context. */
+    /* The per-thread default stream differs between contexts. */
     for (int round = 0; round < 3; round++) {
         CHECK(cu.cuCtxCreate(&first, 0, device));
         CHECK(cu.cuMemAlloc(&address, 4096));
@@ -84,7 +84,7 @@ int main(void) {
         CHECK(cu.cuCtxDestroy(first));
     }
 
-    /* An attached context lives until it is detached as often. */
+    /* An attached context lives until it has been detached as often. */
     CUresult (*attach)(CUcontext *, unsigned), (*detach)(CUcontext);
     *(void **)&attach = driver_symbol("cuCtxAttach");
     *(void **)&detach = driver_symbol("cuCtxDetach");
@@ -95,7 +95,7 @@ int main(void) {
     CHECK(cu.cuMemAlloc(&address, (size_t)64 << 20));
     CHECK(cu.cuMemGetInfo(&held, NULL));
     if (detach(first) != CUDA_SUCCESS)
-        CHECK(detach(first)); /* a use that the driver did not end is still there */
+        CHECK(detach(first)); /* a refused detach does not count */
     CHECK(cu.cuMemGetInfo(&after, NULL));
     HOLDS(after == held);
     CHECK(cu.cuMemAlloc(&address, 4096));
@@ -103,7 +103,7 @@ int main(void) {
     CHECK(cu.cuMemGetInfo(&after, NULL));
     HOLDS(after == before);
 
-    /* What a context owns goes with it. */
+    /* A context frees what it owns. */
     CHECK(cu.cuCtxCreate(&first, 0, device));
     CHECK(cu.cuMemAlloc(&address, (size_t)64 << 20));
     CHECK(cu.cuCtxDestroy(first));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * daemon FILE [late] - becomes a daemon as books teach it: forks twice, leads a session of its own,
- * closes every descriptor; then takes 256 MiB of the GPU and keeps them. With `late`, the
- * descriptors are closed (twice over, the numbers used again) after the driver was opened. FILE
- * gets one JSON object: pid, total, free. Ends when FILE is gone, or after 60 seconds.
+ * daemon FILE [late] - becomes a daemon in the classic way: forks twice, starts a session, closes
+ * every descriptor. Then it allocates 256 MiB of the GPU and keeps them. With `late` the
+ * descriptors are closed after the driver was opened, twice, and their numbers reused. Writes one
+ * JSON object to FILE: pid, total, free. Ends when FILE is removed, or after 60 seconds.
  */
 #include "driver.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * descriptors.h - sends an open file to another process, by a socket between them.
+ * descriptors.h - sends an open file to another process over a socket.
  */
 #ifndef CGPU_TEST_DESCRIPTORS_H
 #define CGPU_TEST_DESCRIPTORS_H

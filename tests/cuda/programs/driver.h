@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * driver.h - what the test programs share: our own declarations of the driver API, a loader, a
+ * driver.h - common code of the test programs: declarations of the driver API, a loader, a
  * watchdog, checks.
  *
- * Written from the documented ABI; no vendor header is used, so that the programs build on any
- * machine with a C compiler. The driver is opened as most programs open it, with
- * dlopen("libcuda.so.1") and dlsym of the versioned names. CGPU_TEST_LIBCUDA names another file.
+ * Written from the documented ABI without vendor headers, so that the programs build on any machine
+ * with a C compiler. The driver is opened as in most programs, with dlopen("libcuda.so.1") and
+ * dlsym of the versioned names. CGPU_TEST_LIBCUDA names another file.
  *
- * Exit codes: 0 what the program checks held; 1 it did not (one line on stderr says what); 2 wrong
+ * Exit codes: 0 all checks passed; 1 a check failed (one line on stderr says which); 2 wrong
  * arguments; 3 no driver. SIGALRM ends a program that hangs.
  */
 #ifndef CGPU_TEST_DRIVER_H
@@ -145,7 +145,7 @@ static struct {
         exit(1);                                        \
     } while (0)
 
-/* The call must answer `code`. */
+/* Requires that the call returns `code`. */
 #define EXPECT(code, call)                                                 \
     do {                                                                   \
         CUresult expect_result = (call);                                   \
@@ -153,31 +153,31 @@ static struct {
             FAIL("%s: expected %d, got %d", #call, (code), expect_result); \
     } while (0)
 
-/* The call must succeed. */
+/* Requires that the call succeeds. */
 #define CHECK(call) EXPECT(CUDA_SUCCESS, call)
 
-/* The condition must hold. */
+/* Requires a condition. */
 #define HOLDS(condition)                                         \
     do {                                                         \
         if (!(condition)) FAIL("does not hold: %s", #condition); \
     } while (0)
 
-/* Whether there is somebody between us and the driver who hears of some things later: the last
- * argument is `watched`. */
+/* Whether a monitor runs, which observes some changes later: the last argument is `watched`. */
 __attribute__((unused)) static int is_watched;
 
 static inline void watched_by(int count, char **arguments) {
     is_watched = count > 1 && strcmp(arguments[count - 1], "watched") == 0;
 }
 
-/* The condition must hold: at once, or, watched, soon. */
+/* Requires a condition at once, or, with a monitor, soon. */
 #define COMES_TRUE(condition)                                                                   \
     do {                                                                                        \
         for (int looks = 0; is_watched && looks < 3000 && !(condition); looks++) usleep(10000); \
         HOLDS(condition);                                                                       \
     } while (0)
 
-/* Ends the process by SIGALRM after `seconds`: a hang must never outlive its test. */
+/* Ends the process by SIGALRM after `seconds`, so that a program that hangs does not outlive its
+ * test. */
 static inline void watchdog(unsigned seconds) { alarm(seconds); }
 
 static inline void *driver_symbol(const char *name) {
@@ -189,13 +189,13 @@ static inline void *driver_symbol(const char *name) {
     return symbol;
 }
 
-/* Stands where an older driver has nothing. */
+/* Stands for a function that an older driver lacks. */
 static inline int driver_absent(void) {
     fprintf(stderr, "the driver lacks a function that the program calls\n");
     exit(3);
 }
 
-/* Opens the driver and looks every function up; does not initialise it. */
+/* Opens the driver and looks up every function, without initialising it. */
 static inline void driver_load(void) {
     const char *file = getenv("CGPU_TEST_LIBCUDA");
     if (!file) file = "libcuda.so.1";
@@ -223,7 +223,7 @@ static inline CUcontext driver_open(void) {
     return context;
 }
 
-/* A function of a module whose image means nothing to a simulated GPU; a real one needs PTX
+/* Returns a function of a module. A simulated GPU ignores the image; a real one needs PTX
  * (CGPU_TEST_PTX names a file). */
 static inline CUfunction driver_function(const char *name) {
     static const char placeholder[] = "// any byte string is a module on the simulated GPU\n";
@@ -241,7 +241,7 @@ static inline CUfunction driver_function(const char *name) {
     return function;
 }
 
-/* "4096", "512K", "64M", "2G" (also KiB, MiB, GiB) in bytes. */
+/* Parses "4096", "512K", "64M", "2G" (also KiB, MiB, GiB) into bytes. */
 static inline size_t parse_bytes(const char *text) {
     char *end;
     double value = strtod(text, &end);

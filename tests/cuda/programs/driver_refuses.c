@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * driver_refuses [ROUNDS] - physical memory and arrays on a driver that fails now and then with
- * error 999 (CGPU_SIM_FAULT): a call that failed has changed nothing, so that what is used is
- * always what a list of the calls that succeeded says. Prints how many failed.
+ * driver_refuses [ROUNDS] - allocates physical memory and arrays on a driver that sometimes fails
+ * with error 999 (CGPU_SIM_FAULT). A failed call must change nothing: the memory shown as used is
+ * always that of the successful calls. Prints the number of failures.
  */
 #include "books.h"
 
@@ -34,7 +34,7 @@ static int done(CUresult result) {
 
 int main(int argc, char **argv) {
     unsigned rounds = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 3000, seed = 5;
-    static const struct flat form = {512, 512, FLOAT, 2}; /* 2 MiB to the byte */
+    static const struct flat form = {512, 512, FLOAT, 2}; /* exactly 2 MiB */
     watchdog(100);
     driver_open();
     FUNCTION(make, cuArrayCreate_v2, (void **, const struct flat *));

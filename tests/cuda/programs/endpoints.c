@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * endpoints [watched] - logical endpoints of one GPU and of two, and handles that are numbers
- * (fabric handles), in one process and between two: what is refused, what keeps bound memory, and
- * the books of the GPUs. Needs two GPUs with endpoints. Prints nothing but one JSON object.
+ * endpoints [watched] - checks logical endpoints of one and of two GPUs, and fabric handles, in one
+ * process and between two: refusals, what keeps bound memory, and the ledgers of the GPUs. Needs
+ * two GPUs with endpoints. Prints only one JSON object.
  *
- * For a driver without a shim, or, watched, for one of which a monitor keeps the books.
+ * For a driver without a shim, or, with "watched", one with a monitor.
  */
 #include "objects.h"
 
@@ -163,8 +163,8 @@ static void alone(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.create(ids, &wanted));
     EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.add(ids, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE,
-           endpoint.bind(ids, 0, 0, first, 0, 4 * MIB, 0));           /* not asked yet */
-    EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.query(ids, 2, &ready)); /* nothing under the second */
+           endpoint.bind(ids, 0, 0, first, 0, 4 * MIB, 0));           /* not queried yet */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.query(ids, 2, &ready)); /* the second number has no endpoint */
     CHECK(endpoint.query(ids, 1, &ready));
     HOLDS(ready);
     EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.bind(ids, 0, MIB, first, 0, 2 * MIB, 0));
@@ -175,19 +175,19 @@ static void alone(void) {
     CUdeviceptr address = mapped(first, 4 * MIB);
     CHECK(
         endpoint.bind_address(ids, 0, 2 * MIB, (void *)(uintptr_t)(address + 2 * MIB), 2 * MIB, 0));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.bind(ids, 0, 0, first, 0, 2 * MIB, 0)); /* bound */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.bind(ids, 0, 0, first, 0, 2 * MIB, 0)); /* already bound */
     EXPECT(CUDA_ERROR_INVALID_VALUE,
-           endpoint.export_to(&handle, ids, BY_FABRIC)); /* not asked for */
+           endpoint.export_to(&handle, ids, BY_FABRIC)); /* not requested at creation */
     EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.unbind(ids, 0, 0, MIB));
-    CHECK(endpoint.unbind(ids, 0, 0, 4 * MIB)); /* both */
+    CHECK(endpoint.unbind(ids, 0, 0, 4 * MIB)); /* unbinds both */
     EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.unbind(ids, 0, 0, 4 * MIB));
     CHECK(endpoint.bind(ids, 0, 0, first, 0, 4 * MIB, 0));
     CHECK(memory.unmap(address, 4 * MIB));
     CHECK(memory.release(first));
     HOLDS(free_bytes() == before);                              /* bound */
-    EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.release(ids, 3)); /* something is under it */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.release(ids, 3)); /* still has an endpoint */
 
-    /* Two. */
+    /* Two GPUs. */
     wanted = (struct endpoint){MULTICAST, 2, 4 * MIB, 0, 0};
     CHECK(endpoint.create(ids + 1, &wanted));
     CHECK(endpoint.query(ids, 2, &ready));
@@ -207,7 +207,7 @@ static void alone(void) {
     CHECK(memory.release(second));
 }
 
-/* The maker of an endpoint and of memory, which the other one imports. */
+/* Creates an endpoint and memory, which the other process imports. */
 static void maker(pid_t other) {
     struct endpoint wanted = {UNICAST, 0, 4 * MIB, BY_FABRIC, 0};
     struct allocation properties;
@@ -218,7 +218,7 @@ static void maker(pid_t other) {
     int ready, status, descriptor;
     struct handle handle;
 
-    /* A number, and nothing but it. */
+    /* A fabric handle, and no descriptor. */
     EXPECT(CUDA_ERROR_INVALID_VALUE, memory.export_to(&descriptor, physical, DESCRIPTOR, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE, memory.export_to(&handle, plain, FABRIC, 0));
     CHECK(memory.release(plain));
@@ -233,7 +233,7 @@ static void maker(pid_t other) {
     CHECK(endpoint.query(id, 1, &ready));
     plain = physical_on(0, 2 * MIB, 0);
     EXPECT(CUDA_ERROR_INVALID_VALUE,
-           endpoint.bind(id, 0, 0, plain, 0, 2 * MIB, 0)); /* cannot be sent */
+           endpoint.bind(id, 0, 0, plain, 0, 2 * MIB, 0)); /* not exportable */
     CHECK(memory.release(plain));
     CHECK(endpoint.bind(id, 0, 0, physical, 0, 4 * MIB, 0));
     CHECK(endpoint.export_to(&handle, id, BY_FABRIC));
@@ -245,7 +245,7 @@ static void maker(pid_t other) {
     CHECK(memory.release(physical));
     HOLDS(free_bytes() == before - 4 * MIB);
     CHECK(endpoint.destroy(
-        id)); /* what this process bound goes, though the other one has the endpoint */
+        id)); /* what this process bound is released, although the other one has the endpoint */
     COMES_TRUE(free_bytes() == before);
     say('D');
     HOLDS(waitpid(other, &status, 0) == other && WIFEXITED(status) && WEXITSTATUS(status) == 0);
@@ -280,11 +280,11 @@ static void importer(void) {
     HOLDS(ready);
     physical = physical_on(0, 2 * MIB, FABRIC);
     EXPECT(CUDA_ERROR_INVALID_VALUE,
-           endpoint.bind(id, 0, 0, physical, 0, 2 * MIB, 0)); /* the maker's alone */
+           endpoint.bind(id, 0, 0, physical, 0, 2 * MIB, 0)); /* only the maker may bind */
     CHECK(memory.release(physical));
     say('E');
     hear('D');
-    EXPECT(CUDA_ERROR_INVALID_VALUE, memory.import(&physical, &handle, FABRIC)); /* nobody has it */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, memory.import(&physical, &handle, FABRIC)); /* no process has it any more */
     CHECK(endpoint.destroy(id));
     CHECK(endpoint.release(id, 1));
 }
@@ -314,7 +314,7 @@ int main(int count, char **arguments) {
         say('I');
         importer();
     } else {
-        hear('I'); /* its context is there */
+        hear('I'); /* the other process has its context */
         alone();
         maker(other);
         printf("{\"endpoints\": true}\n");

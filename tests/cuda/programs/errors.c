@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * errors - what the driver answers to calls that are wrong: before it is initialised, without a
- * context, with arguments and handles that mean nothing.
+ * errors - checks what the driver returns for wrong calls: before it is initialised, without a
+ * context, with invalid arguments and handles.
  */
 #include "driver.h"
 
@@ -19,7 +19,7 @@ int main(void) {
     watchdog(60);
     driver_load();
 
-    /* Before cuInit; versions and names of errors need none. */
+    /* Before cuInit. Versions and names of errors do not need it. */
     EXPECT(CUDA_ERROR_NOT_INITIALIZED, cu.cuDeviceGetCount(&number));
     EXPECT(CUDA_ERROR_NOT_INITIALIZED, cu.cuDeviceGetCount(NULL));
     EXPECT(CUDA_ERROR_NOT_INITIALIZED, cu.cuCtxGetCurrent(&context));
@@ -38,7 +38,7 @@ int main(void) {
     CHECK(cu.cuInit(0));
     CHECK(cu.cuInit(0));
 
-    /* GPUs that are not there. */
+    /* Unknown GPUs. */
     EXPECT(CUDA_ERROR_INVALID_DEVICE, cu.cuDeviceGet(&device, 99));
     EXPECT(CUDA_ERROR_INVALID_DEVICE, cu.cuDeviceGet(&device, -1));
     EXPECT(CUDA_ERROR_INVALID_DEVICE, cu.cuDeviceTotalMem(&bytes, 99));
@@ -88,7 +88,7 @@ int main(void) {
     EXPECT(CUDA_ERROR_INVALID_HANDLE,
            cu.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
 
-    /* What a destroyed context owned is gone with it. */
+    /* A destroyed context invalidates what it owned. */
     CHECK(cu.cuCtxDestroy(context));
     EXPECT(CUDA_ERROR_INVALID_HANDLE, cu.cuEventQuery(event));
     EXPECT(CUDA_ERROR_INVALID_HANDLE,

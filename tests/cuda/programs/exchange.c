@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * exchange - one piece of memory and three processes: A makes it and hands it to B and C by ipc,
- * descriptor or pool (the first argument); then they let it go, one after the other, in the order
- * of the second: as it should be done (a b c), or by being killed (A B C). A fourth one watches: at
- * every instant the books say at least what the driver has, and in the end the same. Who hands
- * memory over by a descriptor may keep it on the books (the third argument: kept). Prints what is
- * left of it.
+ * exchange - one piece of memory and three processes. A creates it and passes it to B and C by ipc,
+ * descriptor or pool (the first argument). Then they release it in the order of the second
+ * argument: properly (a b c), or by being killed (A B C). A fourth process observes: at every
+ * instant the ledger has at least what the driver has, and in the end the same. An exporter by
+ * descriptor may stay charged (the third argument: kept). Prints what stays charged.
  */
 #include "books.h"
 #include "descriptors.h"
@@ -27,7 +26,7 @@ static const struct pool_properties pooled = {
     .kind = PINNED, .handle_types = DESCRIPTOR, .location = {DEVICE, 0}};
 
 static char way; /* i, d or p */
-static int line; /* to the one that watches */
+static int line; /* to the observer */
 
 static void send_bytes(int to, const void *bytes, size_t count) {
     HOLDS(write(to, bytes, count) == (ssize_t)count);
@@ -43,7 +42,7 @@ static void hear(int from, char word) {
     if (heard != word) FAIL("heard %c, not %c", heard, word);
 }
 
-/* What one has of the piece. */
+/* What a process has of the piece. */
 static struct {
     CUdeviceptr address;
     uint64_t handle;
@@ -116,7 +115,7 @@ static void let_go(int is_maker) {
     CHECK(cu.cuCtxSynchronize());
 }
 
-/* A, B or C: does what it is told. */
+/* Process A, B or C, which performs commands. */
 static int actor(void) {
     for (;;) {
         char word;
@@ -132,7 +131,7 @@ static int actor(void) {
         case 'F': let_go(1); break;
         case 'S':
             free_shown();
-            break; /* who looks learns that nobody has open what he has let go */
+            break; /* a later query notices that no process has the released memory open */
         default: return 0;
         }
         send_bytes(line, &word, 1);
@@ -149,11 +148,13 @@ static void have_done(int which, char word) {
     hear(lines[which], word);
 }
 
-/* In the end the books say what the driver does, or `kept` more; on the way never less. */
+/* Requires that in the end the ledger has what the driver has, or `kept` more, and on the way
+ * never less. */
 static void agree(size_t kept) {
     for (int looks = 0;; looks++) {
         CUdeviceptr none;
-        /* Who is refused has looked for the dead; but a monitor wants to see books at rest. */
+        /* A refused charge reclaims exited processes. A monitor only reads a ledger that is at
+         * rest. */
         if (looks % (looks < 200 ? 10 : 500) == 0)
             EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc(&none, (size_t)100 << 30));
         long long says = (long long)shown(), has = (long long)truth();
@@ -202,7 +203,7 @@ int main(int count, char **arguments) {
         if (way != 'i') send_descriptor(lines[which], descriptor);
         hear(lines[which], 'H');
         agree(0);
-        HOLDS(truth() == made); /* who takes it in takes no memory */
+        HOLDS(truth() == made); /* an import takes no memory */
     }
     if (descriptor >= 0) HOLDS(close(descriptor) == 0);
 
@@ -219,7 +220,7 @@ int main(int count, char **arguments) {
         if (actors[0]) have_done(0, 'S');
         agree(kept);
     }
-    /* It is gone; and if the books do not know it, that is what they were said to keep. */
+    /* The memory is gone. What the ledger does not know must be what it was allowed to keep. */
     for (int which = 0; which < 3; which++) {
         int status;
         if (actors[which] == 0) continue;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * expandable_segments - a caching allocator as frameworks have it: addresses for the whole GPU are
- * reserved, pieces of 2 MiB are mapped as they are needed and unmapped when memory is short, and an
- * allocation that fails is tried again after that. What is used in the end is what its own list
- * says. Prints how many pieces there were at most. With "hold", it says so with all of them mapped,
- * and stays.
+ * expandable_segments - a caching allocator as in frameworks: addresses for the whole GPU are
+ * reserved, pieces of 2 MiB are mapped as needed and unmapped when memory is short, and a failed
+ * allocation is then tried again. In the end the memory shown as used is that of its own list.
+ * Prints the maximum number of pieces. With "hold" it prints that with all pieces mapped, and
+ * stays.
  */
 #include "books.h"
 
@@ -34,7 +34,7 @@ static CUresult map_piece(size_t piece) {
     return CUDA_SUCCESS;
 }
 
-/* Maps from the beginning on; how far it came. */
+/* Maps pieces from the start and returns how many. */
 static size_t grow(CUresult *end) {
     size_t piece = 0;
     *end = CUDA_SUCCESS;
@@ -43,7 +43,7 @@ static size_t grow(CUresult *end) {
     return piece;
 }
 
-/* Unmaps a run of pieces at once, and releases each. */
+/* Unmaps a run of pieces at once and releases each. */
 static void shrink(size_t first, size_t count) {
     CHECK(vm.unmap(address_of(first), count * GRANULE));
     for (size_t piece = first; piece < first + count; piece++) {
@@ -76,7 +76,7 @@ int main(int argc, char **argv) {
     CHECK(cu.cuMemsetD8(address_of(most / 2 - 1), 1, 2 * GRANULE)); /* across two pieces */
     CHECK(cu.cuCtxSynchronize());
 
-    /* The upper half goes, in runs; then what did not fit does. */
+    /* Releases the upper half in runs; then the failed allocation fits. */
     for (size_t piece = most / 2; piece < most; piece += 4)
         shrink(piece, most - piece < 4 ? most - piece : 4);
     TAKEN(most / 2 * GRANULE);
@@ -88,7 +88,7 @@ int main(int argc, char **argv) {
     HOLDS(segment.mapped == most);
     TAKEN(most * GRANULE);
 
-    /* Holes, and pieces that come back to them in another order. */
+    /* Holes, into which pieces are mapped in another order. */
     for (size_t piece = 0; piece < most; piece += 2) shrink(piece, 1);
     TAKEN(segment.mapped * GRANULE);
     for (size_t piece = most; piece-- > 0;)

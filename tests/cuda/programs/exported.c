@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * exported - memory that is handed on is paid by who made it, also when he has let it go and others
- * hold it: to export, import and release is no way to have memory for nothing. In this process, and
- * between two of them. Prints what was kept.
+ * exported - checks that exported memory stays charged to its maker, even when it has released it
+ * and others hold it: exporting, importing and releasing must not give free memory. In one process,
+ * and between two. Prints what stayed charged.
  */
 #include "books.h"
 #include "descriptors.h"
@@ -41,11 +41,11 @@ static void hear(int line, char word) {
     HOLDS(read(line, &heard, 1) == 1 && heard == word);
 }
 
-/* The other process: it has what it is given, and pays nothing. */
+/* The importer, which is charged nothing for what it receives. */
 static int importer(int line) {
     CUdeviceptr range;
     uint64_t handle;
-    hear(line, 'G'); /* contexts that come one after another are measured exactly */
+    hear(line, 'G'); /* contexts created one after another are measured exactly */
     driver_open();
     look_up();
     say(line, 'R');
@@ -59,7 +59,7 @@ static int importer(int line) {
     HOLDS(close(descriptor) == 0);
     TAKEN(0);
     say(line, 'H');
-    hear(line, 'L'); /* the maker has let it go */
+    hear(line, 'L'); /* the maker has released it */
     TAKEN(0);
     CHECK(cu.cuMemsetD8(range, 1, PIECE));
     CHECK(cu.cuCtxSynchronize());
@@ -85,11 +85,11 @@ static void between_two(int line) {
     say(line, 'L');
     hear(line, 'U');
     HOLDS(truth() == 0);
-    HOLDS(shown() == 0 || shown() == PIECE); /* nobody tells the books that it is gone */
+    HOLDS(shown() == 0 || shown() == PIECE); /* the end of an import is not reported to the maker */
     say(line, 'E');
 }
 
-/* Holds `count` pieces, at most, by nothing but handles that were imported. How many there were. */
+/* Holds at most `count` pieces only by imported handles. Returns how many. */
 static size_t alone(size_t count) {
     uint64_t held[4096];
     size_t had = 0, kept = shown(), none = truth();
@@ -123,7 +123,7 @@ int main(void) {
     driver_open();
     look_up();
     say(line[0], 'G');
-    hear(line[0], 'R'); /* its context is there */
+    hear(line[0], 'R'); /* the importer has its context */
     books_open();
     between_two(line[0]);
     books.shown = free_shown();
@@ -131,8 +131,8 @@ int main(void) {
     size_t kept = shown();
     HOLDS(waitpid(child, &status, 0) == child && status == 0);
     HOLDS(close(line[0]) == 0 && close(line[1]) == 0);
-    while (free_in_truth() <= books.had) sleep_seconds(0.01); /* the other one's context goes */
-    /* As much as there is, and not more, in all rounds together where somebody counts. */
+    while (free_in_truth() <= books.had) sleep_seconds(0.01); /* the importer's context is released */
+    /* As much as there is and not more, over all rounds together with a monitor. */
     books.had = free_in_truth();
     size_t most = alone(4096), again = alone(4096);
     HOLDS(kept ? again == 0 : again == most);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * external - memory and semaphores of another interface: who pays, how long they live, whose the
- * descriptors are, which order they keep, in streams and in graphs, in one process and between two.
+ * external - checks memory and semaphores of another interface: charges, lifetimes, ownership of
+ * descriptors, and their order in streams and graphs, in one process and between two.
  */
 #include "descriptors.h"
 #include "foreign.h"
@@ -29,14 +29,14 @@ static int semaphore_descriptor_of(uint64_t semaphore) {
     return fd;
 }
 
-/* What is refused stays the program's. */
+/* A refused descriptor stays the program's. */
 static void refusals(uint64_t memory, uint64_t binary) {
     int fd = descriptor_of(memory), sign = semaphore_descriptor_of(binary),
         null = open("/dev/null", O_RDWR);
     CUexternalMemory got;
     CUexternalSemaphore semaphore;
     MemoryDesc from = {.type = OPAQUE_FD, .handle.fd = fd, .size = 64 * MIB};
-    EXPECT(CUDA_ERROR_INVALID_VALUE, ext.import(&got, &from)); /* more than there is */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, ext.import(&got, &from)); /* more than the memory has */
     from.size = 0;
     EXPECT(CUDA_ERROR_INVALID_VALUE, ext.import(&got, &from));
     from.size = 4 * MIB;
@@ -45,7 +45,7 @@ static void refusals(uint64_t memory, uint64_t binary) {
     from.flags = 0;
     EXPECT(CUDA_ERROR_INVALID_VALUE, ext.import(NULL, &from));
     EXPECT(CUDA_ERROR_INVALID_VALUE, ext.import(&got, NULL));
-    from.type = 2; /* of another system */
+    from.type = 2; /* of another operating system */
     EXPECT(CUDA_ERROR_INVALID_VALUE, ext.import(&got, &from));
     from.type = OPAQUE_FD;
     from.handle.fd = 9999;
@@ -56,7 +56,7 @@ static void refusals(uint64_t memory, uint64_t binary) {
     EXPECT(CUDA_ERROR_INVALID_HANDLE, ext.import(&got, &from));
     SemaphoreDesc to = {.type = TIMELINE_FD, .handle.fd = sign};
     EXPECT(CUDA_ERROR_INVALID_HANDLE,
-           ext.import_semaphore(&semaphore, &to)); /* it is a binary one */
+           ext.import_semaphore(&semaphore, &to)); /* the semaphore is a binary one */
     to.type = OPAQUE_FD;
     to.flags = 1;
     EXPECT(CUDA_ERROR_INVALID_VALUE, ext.import_semaphore(&semaphore, &to));
@@ -73,7 +73,8 @@ static void refusals(uint64_t memory, uint64_t binary) {
     close(fd), close(sign), close(null);
 }
 
-/* Memory: paid once, by who made it; seen from both sides; there until nobody has it. */
+/* Memory is charged once, to its maker. Both sides see it, and it lasts until both have released
+ * it. */
 static void memory(void) {
     CUresult (*range)(CUdeviceptr *, size_t *, CUdeviceptr), (*attribute)(void *, int, CUdeviceptr);
     *(void **)&range = driver_symbol("cuMemGetAddressRange_v2");
@@ -122,8 +123,8 @@ static void memory(void) {
     CHECK(cu.cuCtxGetCurrent(&current));
     HOLDS(context == current);
 
-    /* A chain of arrays in the same memory: 1 MiB and its halves, whose rows are where the layout
-     * has them. */
+    /* A mipmapped array in the same memory: 1 MiB and its halves, with rows where the layout has
+     * them. */
     CUresult (*level_of)(void **, void *, unsigned), (*end)(void *), (*copy)(const CopyParams *);
     *(void **)&level_of = driver_symbol("cuMipmappedArrayGetLevel");
     *(void **)&end = driver_symbol("cuMipmappedArrayDestroy");
@@ -148,7 +149,7 @@ static void memory(void) {
     CHECK(copy(&put));
     HOLDS(memcmp(seen + 2 * MIB, row, sizeof row) == 0);
 
-    /* Neither the import's end nor the maker's takes it away from those who use it. */
+    /* Neither the end of the import nor of the maker takes the memory from its users. */
     CHECK(ext.destroy(memory));
     EXPECT(CUDA_ERROR_INVALID_HANDLE, ext.destroy(memory));
     CHECK(foreign.free(made));
@@ -162,7 +163,7 @@ static void memory(void) {
     CHECK(cu.cuMemFree(part));
     HOLDS(before == available());
 
-    /* Nor does a context's end leave anything behind. */
+    /* A destroyed context leaves nothing behind. */
     CHECK(cu.cuCtxCreate(&context, 0, 0));
     CHECK(foreign.allocate(0, 2 * MIB, &made));
     memory = import_memory(descriptor_of(made), 2 * MIB);
@@ -206,8 +207,8 @@ static void semaphores(CUfunction kernel) {
            ext.wait((CUexternalSemaphore[]){(void *)77}, params, 1, one));
     EXPECT(CUDA_ERROR_INVALID_VALUE, ext.wait(NULL, params, 1, one));
 
-    /* One signal lets one wait go on: first the other interface's, then a stream's, when its kernel
-     * is done. */
+    /* One signal releases one wait: first the other interface's, then a stream's after its
+     * kernel. */
     wait_in(one, sign, 0);
     wait_in(one, sign, 0);
     usleep(3000);
@@ -228,7 +229,7 @@ static void semaphores(CUfunction kernel) {
     CHECK(cu.cuStreamSynchronize(one));
     HOLDS(value_of(binary) == 0);
 
-    /* A value lets all go on that wait for no more. */
+    /* A value releases all waits for at most that value. */
     wait_in(one, count, 2);
     wait_in(two, count, 4);
     CHECK(foreign.signal(counting, 1));
@@ -243,7 +244,7 @@ static void semaphores(CUfunction kernel) {
     wait_in(one, count, 7);
     CHECK(cu.cuStreamSynchronize(one));
 
-    /* Of several, each; the legacy stream waits, and what comes after it. */
+    /* Waits for several; the legacy stream waits, and what follows in it. */
     CHECK(foreign.signal(counting, 0));
     CHECK(ext.wait(both, params, 2, NULL));
     CHECK(foreign.signal(binary, 0));
@@ -253,7 +254,7 @@ static void semaphores(CUfunction kernel) {
     CHECK(cu.cuCtxSynchronize());
     HOLDS(value_of(counting) == 3 && value_of(binary) == 1);
 
-    /* A context that ends with a wait that nothing ends. */
+    /* A context is destroyed with a wait that never ends. */
     CUcontext context, current;
     CUstream stuck;
     CHECK(cu.cuCtxGetCurrent(&current));
@@ -324,7 +325,7 @@ static void graphs(CUfunction kernel) {
                     pair[2] = {{.value = 1}, {.value = 2}};
     SemaphoresParams wanted = {&sign, &nothing, 1}, told;
 
-    /* Waits for the signal, then says five, then six by a node of any kind. */
+    /* Waits for the signal, then signals five, then six by a generic node. */
     CHECK(create(&graph, 0));
     CHECK(add_wait(&waits, graph, NULL, 0, &wanted));
     wanted = (SemaphoresParams){&tally, &five, 1};
@@ -351,7 +352,7 @@ static void graphs(CUfunction kernel) {
     CHECK(cu.cuStreamSynchronize(stream));
     HOLDS(value_of(done) == 6);
 
-    /* Other values, as many; the graph it was made from keeps its own. */
+    /* Other values, as many; the source graph keeps its own. */
     EXPECT(CUDA_ERROR_INVALID_VALUE,
            exec_signal(ready, last,
                        &(SemaphoresParams){(CUexternalSemaphore[]){tally, tally}, pair, 2}));
@@ -380,7 +381,7 @@ static void graphs(CUfunction kernel) {
     CHECK(cu.cuStreamSynchronize(stream));
     HOLDS(value_of(done) == 20);
 
-    /* A launch of what is gone. */
+    /* A launch with a destroyed semaphore. */
     CHECK(ext.destroy_semaphore(tally));
     EXPECT(CUDA_ERROR_INVALID_HANDLE, launch(ready, stream));
     CHECK(destroy_exec(ready));
@@ -391,7 +392,7 @@ static void graphs(CUfunction kernel) {
     CHECK(cu.cuStreamDestroy(stream));
 }
 
-/* The other process makes the objects, waits, and is killed. */
+/* The other process creates the objects, waits, and is killed. */
 static int maker(int line) {
     uint64_t memory, go, done;
     watchdog(60);
@@ -427,9 +428,9 @@ static void two_processes(int line, pid_t other) {
     char byte;
     int fds[3];
     CHECK(cu.cuMemHostAlloc((void **)&five, 1,
-                            0)); /* a copy to pageable memory would be waited for */
+                            0)); /* a copy to pageable memory would block */
     for (int i = 0; i < 3; i++) fds[i] = receive_descriptor(line);
-    has = available(); /* of another process, and on its books: it is not this one's to pay */
+    has = available(); /* made and charged in another process */
     CUexternalMemory memory = import_memory(fds[0], 32 * MIB);
     CUexternalSemaphore go = import_semaphore(fds[1], OPAQUE_FD),
                         done = import_semaphore(fds[2], TIMELINE_FD);
@@ -448,7 +449,7 @@ static void two_processes(int line, pid_t other) {
     HOLDS(*five == 55);
     CHECK(cu.cuMemFreeHost(five));
 
-    /* It dies: what it made stays, and so does a signal that it will not hear. */
+    /* The maker is killed: its memory stays, and so does a signal that it does not receive. */
     HOLDS(kill(other, SIGKILL) == 0 && waitpid(other, NULL, 0) == other);
     usleep(200000);
     HOLDS(available() == has);
@@ -478,7 +479,7 @@ int main(void) {
     external_find();
     CUfunction kernel = driver_function("spin_2ms");
     CHECK(
-        cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL)); /* its code comes now */
+        cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL)); /* its code is loaded now */
     CHECK(cu.cuCtxSynchronize());
     two_processes(line[0], other);
     memory();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * foreign.h - another interface to the GPU, which makes memory and semaphores for the driver to
- * import: a private table of the simulated driver plays it (docs/internals/simulator.md). On any
- * other driver there is none, and `foreign_open` ends the program with 3.
+ * foreign.h - another interface to the GPU, which creates memory and semaphores for the driver to
+ * import. A private table of the simulated driver provides it (docs/internals/simulator.md). On any
+ * other driver `foreign_open` ends the program with 3.
  */
 #ifndef CGPU_TEST_FOREIGN_H
 #define CGPU_TEST_FOREIGN_H
@@ -82,7 +82,7 @@ typedef struct {
     unsigned flags, reserved[16];
 } SemaphoreDesc;
 
-/* Of a signal and of a wait: the parts that are used lie alike. */
+/* Parameters of a signal and of a wait: the used parts have the same layout. */
 typedef struct {
     unsigned long long value, other[8];
     unsigned flags, reserved[16];
@@ -101,7 +101,7 @@ static struct {
                      CUstream stream);
 } ext;
 
-/* The driver's functions for what it imports. */
+/* The driver's functions for imported objects. */
 static inline void external_find(void) {
     *(void **)&ext.import = driver_symbol("cuImportExternalMemory");
     *(void **)&ext.destroy = driver_symbol("cuDestroyExternalMemory");
@@ -115,7 +115,7 @@ static inline void external_find(void) {
 
 static inline int is_open(int fd) { return fcntl(fd, F_GETFD) != -1; }
 
-/* Imports memory by its descriptor, which is the driver's from then on. */
+/* Imports memory by its descriptor, which then belongs to the driver. */
 static inline CUexternalMemory import_memory(int fd, size_t bytes) {
     MemoryDesc from = {.type = OPAQUE_FD, .handle.fd = fd, .size = bytes};
     CUexternalMemory memory;

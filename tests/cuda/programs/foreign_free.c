@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * foreign_free - what is freed without being on the books goes to the driver, whose answer it is.
- * Elsewhere the answer was -1, the driver was not asked, and the memory leaked.
+ * foreign_free - checks that a free of memory that is not in the ledger goes to the driver, whose
+ * result is returned. In other tools the call returned -1 without calling the driver, and the
+ * memory leaked.
  */
 #include "pool.h"
 
@@ -22,7 +23,7 @@ int main(void) {
     CHECK(cu.cuMemFree(0));
     TAKEN(used);
 
-    /* Linear memory freed in a stream is there until the stream comes to it. */
+    /* Linear memory freed in a stream exists until the stream gets there. */
     occupy(spin, stream);
     CHECK(cu.cuMemAlloc(&linear, 64 * MIB));
     CHECK(pools.free(linear, stream));
@@ -33,14 +34,14 @@ int main(void) {
     HOLDS(cu.cuMemFree(linear) != CUDA_SUCCESS);
     HOLDS(pools.free(linear, stream) != CUDA_SUCCESS);
 
-    /* A pool's memory freed as if it were linear. */
+    /* Memory of a pool freed as if it were linear. */
     CHECK(pools.alloc(&pooled, 64 * MIB, stream));
     CHECK(cu.cuMemFree(pooled));
     HOLDS(cu.cuMemFree(pooled) != CUDA_SUCCESS);
     CHECK(cu.cuStreamSynchronize(stream));
     TAKEN(used);
 
-    /* Made where nobody looks, freed where somebody does. */
+    /* Allocated without the shim, freed with it. */
     CUresult (*own_alloc)(CUdeviceptr *address, size_t bytes);
     *(void **)&own_alloc = own_symbol("cuMemAlloc_v2");
     CHECK(own_alloc(&linear, 64 * MIB));

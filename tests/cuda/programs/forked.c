@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * forked - the driver does not survive a fork. The child of a process that has initialised it gets
- * NOT_INITIALIZED for everything, and the parent goes on as if nothing had been; the child of one
- * that has not may use it. Prints nothing but one JSON object.
+ * forked - checks that the driver does not survive a fork. The child of a process that has
+ * initialised it gets NOT_INITIALIZED from every call, and the parent continues. The child of a
+ * process that has not can use the driver. Prints only one JSON object.
  */
 #include "driver.h"
 
 #include <sys/wait.h>
 
-/* Exit status of a child that runs `body`. */
+/* Returns the exit status of a child that runs `body`. */
 static int child(void (*body)(void)) {
     pid_t pid = fork();
     int status;
@@ -50,14 +50,14 @@ int main(void) {
     driver_open();
     CUfunction kernel = driver_function("spin_1ms");
     CHECK(cu.cuMemAlloc(&parents, (size_t)64 << 20));
-    /* The first launch brings code onto the GPU, which stays. */
+    /* The first launch loads code, which stays on the GPU. */
     CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
     CHECK(cu.cuMemGetInfo(&before, NULL));
     HOLDS(child(inherited) == 0);
     CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
     CHECK(cu.cuCtxSynchronize());
     CHECK(cu.cuMemGetInfo(&after, NULL));
-    HOLDS(after >= before); /* more, when what a process before this one had is gone */
+    HOLDS(after >= before); /* more, once the memory of a former process is released */
     CHECK(cu.cuMemFree(parents));
     printf("{\"children\": 2}\n");
     return 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph.h - what the test programs of captures and graphs share: our own declarations of those
- * functions, beside those of driver.h.
+ * graph.h - common code of the programs for captures and graphs: declarations of these functions,
+ * beside those of driver.h.
  */
 #ifndef CGPU_TEST_GRAPH_H
 #define CGPU_TEST_GRAPH_H
@@ -257,7 +257,7 @@ static struct {
 } graph;
 #undef GRAPH_FIELD
 
-/* Opens the driver as driver_open does, and looks the functions of graphs up. */
+/* Opens the driver as driver_open does, and looks up the functions of graphs. */
 static inline CUcontext graph_open(void) {
     CUcontext context = driver_open();
 #define GRAPH_LOOKUP(field, symbol, arguments) *(void **)&graph.field = driver_symbol(#symbol);

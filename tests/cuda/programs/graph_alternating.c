@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_alternating - graphs launched in turn: as long as all have their memory, none waits for
- * another; with room for one at a time, one gives way to the other; and at no time is more taken
- * than allowed. Prints one JSON object: launches.
+ * graph_alternating - launches graphs alternately. If all have their memory, none waits for
+ * another. With room for one at a time, the other one's memory is released. At no time is more
+ * taken than allowed. Prints one JSON object: launches.
  */
 #include "graph_books.h"
 
@@ -31,7 +31,7 @@ int main(void) {
             if (round % 5 == 0) trim();
         }
     }
-    /* In another stream it would need memory beside what runs; a small GPU has none either. */
+    /* In another stream it would need further memory, which a small GPU does not have either. */
     CHECK(cu.cuStreamSynchronize(stream));
     for (int round = 0; round < ROUNDS; round++) {
         CUresult answer = graph.Launch(large[round % GRAPHS], round % 2 ? stream : other);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_books.h - graphs that allocate, and the question whether the books have what is reserved
- * for them.
+ * graph_books.h - graphs that allocate, and checks that the ledger has what is reserved for them.
  */
 #ifndef CGPU_TEST_GRAPH_BOOKS_H
 #define CGPU_TEST_GRAPH_BOOKS_H
@@ -9,7 +8,7 @@
 #include "graph.h"
 #include "pool.h"
 
-/* A node that allocates on the GPU, and its address. */
+/* A node that allocates on the GPU, with its address. */
 static inline AllocParams allocation_of(size_t bytes) {
     return (AllocParams){.alloc_type = PINNED, .location = {DEVICE, 0}, .bytes = bytes};
 }
@@ -20,7 +19,7 @@ static inline CUgraph graph_made(void) {
     return made;
 }
 
-/* Adds an allocation that nothing in the graph frees. */
+/* Adds an allocation that no node of the graph frees. */
 static inline CUdeviceptr allocates(CUgraph of, size_t bytes) {
     AllocParams params = allocation_of(bytes);
     CUgraphNode node;
@@ -28,7 +27,7 @@ static inline CUdeviceptr allocates(CUgraph of, size_t bytes) {
     return params.address;
 }
 
-/* Adds an allocation, and after it the free of it. */
+/* Adds an allocation and a node that frees it. */
 static inline CUdeviceptr allocates_and_frees(CUgraph of, size_t bytes) {
     AllocParams params = allocation_of(bytes);
     CUgraphNode node, freed;
@@ -43,7 +42,7 @@ static inline CUgraphExec executable_of(CUgraph of) {
     return exec;
 }
 
-/* A graph that allocates so much, works for a while and frees it. */
+/* Creates a graph that allocates this much, works for a while and frees it. */
 static inline CUgraphExec executable(size_t bytes, CUfunction kernel) {
     CUgraph made = graph_made();
     AllocParams params = allocation_of(bytes);
@@ -61,8 +60,8 @@ static inline size_t reserved(void) {
     return (size_t)value;
 }
 
-/* The books, the driver's free memory and what it has reserved for graphs agree, besides so much of
- * other kinds. */
+/* Requires that the ledger, the driver's free memory and its reservation for graphs agree,
+ * besides this much of other kinds. */
 #define RESERVED_BESIDE(bytes, others)       \
     do {                                     \
         size_t reserved_bytes = (bytes);     \
@@ -71,12 +70,12 @@ static inline size_t reserved(void) {
     } while (0)
 #define RESERVED_IS(bytes) RESERVED_BESIDE(bytes, 0)
 
-/* In truth no more is taken than is free under the limit. */
+/* Requires that the driver has taken no more than was free under the limit. */
 #define WITHIN_THE_LIMIT() HOLDS(truth() <= books.shown)
 
 static inline void trim(void) { CHECK(graph.MemTrim(0)); }
 
-/* Books are kept, a stream is there, and a kernel that has run: what code takes is not counted. */
+/* Begins to count, creates a stream, and runs a kernel so that its code is not counted. */
 static inline CUstream graphs_begin(unsigned seconds, const char *kernel, CUfunction *function) {
     watchdog(seconds);
     graph_open();

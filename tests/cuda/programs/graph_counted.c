@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_counted - what graphs allocate is counted by what is reserved for them, whatever way it
- * came into the graph and whatever way it is freed. Elsewhere it was not on the books, and freeing
- * it answered -1.
+ * graph_counted - checks that memory of graphs is charged as it is reserved, whatever call adds it
+ * to the graph and whatever call frees it. In other tools it was not charged, and freeing it
+ * returned -1.
  */
 #include "graph_books.h"
 
@@ -12,7 +12,7 @@
 static CUstream stream;
 static CUfunction kernel;
 
-/* Launches, frees by a call or leaves that to the graph, launches again, ends it all. */
+/* Launches, frees by a call or lets the graph free, launches again, and destroys everything. */
 static void launched(CUgraph made, CUdeviceptr freed_by_call, size_t room) {
     CUgraphExec exec = executable_of(made);
     RESERVED_IS(0);
@@ -79,14 +79,14 @@ static void by_captures(void) {
         TAKEN(0);
         launched(made, address, ROOM);
     }
-    /* Into a graph that is there. */
+    /* Into an existing graph. */
     made = graph_made();
     allocates_and_frees(made, BYTES);
     CHECK(graph.BeginCaptureToGraph(stream, made, NULL, NULL, 0, THREAD_LOCAL));
     CHECK(pools.alloc(&address, BYTES, stream));
     CHECK(graph.EndCapture(stream, &made));
     launched(made, address, 2 * ROOM);
-    /* A launch that is captured is a part of another graph. */
+    /* A captured launch becomes part of another graph. */
     CUgraph part = graph_made();
     allocates_and_frees(part, BYTES);
     CUgraphExec exec = executable_of(part);
@@ -99,7 +99,7 @@ static void by_captures(void) {
     CHECK(graph.Destroy(part));
 }
 
-/* Graphs within graphs; a child that allocates can only be moved into its parent. */
+/* Nested graphs. A child that allocates can only be moved into its parent. */
 static void in_parts(void) {
     CUgraph made = graph_made(), child = graph_made(), grandchild = graph_made(), clone;
     CUgraphNode node;
@@ -123,7 +123,7 @@ static void in_parts(void) {
     launched(made, 0, ROOM);
 }
 
-/* Sent ahead, launched in several streams, updated, freed by another graph, freed by its own next
+/* Uploaded, launched in several streams, updated, freed by another graph, freed by its own next
  * launch. */
 static void in_every_order(void) {
     CUgraph made = graph_made(), freeing = graph_made();
@@ -149,7 +149,7 @@ static void in_every_order(void) {
     CHECK(graph.Instantiate(&exec, made, AUTO_FREE_ON_LAUNCH));
     for (int i = 0; i < 4; i++) CHECK(graph.Launch(exec, i < 2 ? NULL : stream));
     RESERVED_IS(ROOM);
-    /* It outlives everything. */
+    /* The memory outlives all graphs. */
     CHECK(cu.cuStreamSynchronize(stream));
     CHECK(graph.ExecDestroy(exec));
     CHECK(graph.ExecDestroy(frees));
@@ -163,7 +163,7 @@ static void in_every_order(void) {
     CHECK(cu.cuStreamDestroy(other));
 }
 
-/* Figures of the driver's own, and what there is none of. */
+/* The driver's own figures, and unknown attributes. */
 static void figures(void) {
     uint64_t value, zero = 0;
     CHECK(graph.MemGet(0, RESERVED_HIGH, &value));

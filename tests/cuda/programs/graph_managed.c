@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_managed - a graph cannot allocate managed memory, which no limit holds.
+ * graph_managed - checks that a graph cannot allocate managed memory, which has no limit.
  */
 #include "graph_books.h"
 

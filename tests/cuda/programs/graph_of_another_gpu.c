@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_of_another_gpu - an allocation in a graph is of the GPU that its node names, whatever
+ * graph_of_another_gpu - checks that a graph allocates on the GPU that its node names, whatever
  * context is current.
  */
 #include "graph_books.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_out_of_memory - a graph that can take more than there is room for is out of memory when it
- * is launched, and nothing has happened then; with room it is launched. What graphs keep without
- * using it is in nobody's way.
+ * graph_out_of_memory - checks that a graph that can take more than there is fails with out of
+ * memory at its launch without any effect, and runs when there is room. Unused memory of graphs is
+ * available to others.
  */
 #include "graph_books.h"
 
@@ -30,13 +30,13 @@ int main(void) {
         EXPECT(CUDA_ERROR_OUT_OF_MEMORY, graph.Launch(large, stream));
         RESERVED_BESIDE(0, 2 * MIB);
         CHECK(cu.cuMemFree(linear));
-        /* A program that frees what it can spare and tries again. */
+        /* A program frees what it can spare and tries again. */
         CHECK(graph.Launch(large, stream));
         RESERVED_IS(most);
         CHECK(graph.Launch(large, stream));
         CHECK(cu.cuStreamSynchronize(stream));
 
-        /* By linear memory, by a pool, by another graph: what the graph does not use goes back. */
+        /* Linear memory, a pool and another graph each take what the graph does not use. */
         CHECK(cu.cuMemAlloc(&linear, 2 * MIB));
         RESERVED_BESIDE(0, 2 * MIB);
         CHECK(cu.cuMemFree(linear));
@@ -44,7 +44,7 @@ int main(void) {
         CHECK(cu.cuStreamSynchronize(stream));
         CHECK(pools.alloc(&other, MIB, stream));
         RESERVED_BESIDE(0, pool_has(pool_of_the_gpu(), RESERVED));
-        /* And a pool for a graph. */
+        /* And a graph takes what a pool does not use. */
         CHECK(pools.free(other, stream));
         CHECK(graph.Launch(large, stream));
         CHECK(graph.Launch(half, stream));

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_pressure [THREADS [ROUNDS [pools]]] - threads that each make graphs of their own, launch,
- * trim and end them, and take and free linear memory, at a limit that has no room for all. Whatever
- * happens, in truth no more is taken than allowed, at any time, and in the end nothing. With pools
- * beside them, which may grow too far for a moment, the end is looked at. Prints one JSON object:
- * launches, refusals.
+ * graph_pressure [THREADS [ROUNDS [pools]]] - threads create, launch, trim and destroy graphs and
+ * allocate linear memory, at a limit that is too small for all. The driver never takes more than
+ * allowed, and in the end nothing. With pools beside them, which may briefly grow too far, only the
+ * end is checked. Prints one JSON object: launches, refusals.
  */
 #include "graph_books.h"
 

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_private_pools - captures as PyTorch makes them: an allocator that caches blocks of linear
- * memory and keeps a pool of its own for each graph, allocates while a stream captures (as a thread
- * that says it knows what it does), and at the end of memory gives back what it has cached and asks
- * again. Then the same with allocations in stream order, which become nodes. Prints one JSON
- * object: retries, refusals.
+ * graph_private_pools - captures as PyTorch makes them. The allocator caches blocks of linear
+ * memory, keeps a pool for each graph, allocates during captures (in relaxed mode), and at the end
+ * of memory frees its cache and tries again. Then the same with stream-ordered allocations, which
+ * become nodes. Prints one JSON object: retries, refusals.
  */
 #include "graph_books.h"
 
-enum { BLOCKS = 256, GRAPHS = 6, REPLAYS = 40, EAGER = 0 /* the pool of what is not captured */ };
+enum { BLOCKS = 256, GRAPHS = 6, REPLAYS = 40, EAGER = 0 /* the pool for work that is not captured */ };
 
-/* Blocks are linear memory; one that is not in use is kept for its pool. */
+/* Blocks are linear memory. An unused block is cached for its pool. */
 static struct block {
     CUdeviceptr address;
     size_t size;
@@ -26,7 +25,7 @@ static CUresult device_alloc(CUdeviceptr *address, size_t size) {
     return answer;
 }
 
-/* What no graph may still use goes back. */
+/* Frees what no graph may use any more. */
 static void empty_cache(void) {
     int mode = RELAXED;
     CHECK(graph.ExchangeMode(&mode));
@@ -74,7 +73,7 @@ static void release_pool(int pool) {
         }
 }
 
-/* One step of a model: layers that each need memory of the step. Whether there was enough. */
+/* A step of a model, with layers that each need memory. Returns whether there was enough. */
 static int step(size_t size, int layers, int pool, CUfunction kernel, CUstream stream) {
     struct block *held[16];
     int done = 0;
@@ -88,8 +87,8 @@ static int step(size_t size, int layers, int pool, CUfunction kernel, CUstream s
     return done == layers;
 }
 
-/* Captured over cached memory of eager steps, which has to give way; each graph has a pool of its
- * own. */
+/* Captures over the cached memory of eager steps, which must be released; each graph has its
+ * pool. */
 static void linear(CUfunction kernel, CUstream stream) {
     CUgraph made[GRAPHS];
     CUgraphExec exec[GRAPHS];
@@ -110,7 +109,7 @@ static void linear(CUfunction kernel, CUstream stream) {
         HOLDS(shown() == truth());
     }
     HOLDS(retries > 0);
-    /* There is no room for one more; the failed capture is ended and everything goes on. */
+    /* There is no room for another one. The failed capture is ended, and the rest continues. */
     empty_cache();
     CHECK(graph.BeginCapture(stream, GLOBAL));
     HOLDS(!step(size, 9, GRAPHS + 1, kernel, stream));
@@ -129,7 +128,7 @@ static void linear(CUfunction kernel, CUstream stream) {
     TAKEN(0);
 }
 
-/* The allocator in stream order: what is allocated in a capture is a node, which takes its memory
+/* The stream-ordered allocator: an allocation during capture is a node, which takes its memory
  * at the first replay. */
 static void in_stream_order(CUfunction kernel, CUstream stream) {
     CUgraph made[GRAPHS];
@@ -153,7 +152,7 @@ static void in_stream_order(CUfunction kernel, CUstream stream) {
         WITHIN_THE_LIMIT();
         HOLDS(shown() == truth());
     }
-    /* Memory that is taken beside it: the replay is out of memory, until some has been freed. */
+    /* With memory taken meanwhile, the replay is out of memory until some is freed. */
     CHECK(cu.cuStreamSynchronize(stream));
     CHECK(cu.cuMemAlloc(&ballast, 3 * size));
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, graph.Launch(exec[0], stream));

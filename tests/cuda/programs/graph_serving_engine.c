@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_serving_engine - a server as vLLM starts it: weights; a profiling run that captures graphs
- * to see what they will take; a block of nine tenths of what cuMemGetInfo then says is free, less
- * that; the real captures, largest batch first, all in one pool; replays in any order. What was
- * seen in the profile is what the captures take, and what was shown as free was free. Elsewhere
- * profiling was out of memory, because the totals of the driver and of NVML, and what graphs take,
- * were not one view.
+ * graph_serving_engine - starts like vLLM: weights; a profiling run that captures graphs to measure
+ * them; a block of nine tenths of what cuMemGetInfo then shows as free, less that; the real
+ * captures, largest batch first, all in one pool; replays in any order. The captures take what was
+ * profiled, and memory shown as free was free. In other tools profiling was out of memory, because
+ * the totals of the driver and of NVML and the memory of graphs were inconsistent.
  */
 #include "graph_books.h"
 
@@ -14,7 +13,7 @@ enum { SIZES = 24, WEIGHTS = 4 };
 /* Batch sizes, largest first: 8 * 24, 8 * 23, ... */
 static size_t batch(int i) { return (size_t)(SIZES - i) * 8; }
 
-/* A step's memory: in nodes of the graph, or in a block that all graphs share. */
+/* Memory of a step: in nodes of the graph, or in a block that all graphs share. */
 static void body(int nodes, size_t size, CUdeviceptr shared, CUfunction kernel, CUstream stream) {
     CUdeviceptr hidden = shared, logits = 0;
     if (nodes) {
@@ -46,7 +45,7 @@ static void serve(int nodes, CUfunction kernel, CUstream stream) {
     CUdeviceptr weights[WEIGHTS], cache, shared = 0;
     for (int i = 0; i < WEIGHTS; i++) CHECK(cu.cuMemAlloc(&weights[i], 200 * MIB));
 
-    /* The profile: what do the two largest take? */
+    /* The profile: the memory of the two largest. */
     size_t before = free_shown();
     if (!nodes) CHECK(cu.cuMemAlloc(&shared, batch(0) * MIB));
     for (int i = 0; i < 2; i++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_threads [THREADS [ROUNDS]] - threads that capture, instantiate, launch and end graphs at
- * the same time, each in streams of its own, while host functions and memory nodes are under way.
- * Prints one JSON object: launches.
+ * graph_threads [THREADS [ROUNDS]] - threads capture, instantiate, launch and destroy graphs at the
+ * same time, each in its own streams, with host functions and memory nodes in progress. Prints one
+ * JSON object: launches.
  */
 #include <pthread.h>
 
@@ -48,7 +48,7 @@ static void *work(void *data) {
         CHECK(cu.cuMemcpyDtoHAsync(host, out, sizeof host, first));
         CHECK(cu.cuStreamSynchronize(first));
         HOLDS(host[0] == value && host[sizeof host - 1] == value);
-        /* Some end while their last launch is under way. */
+        /* Some are destroyed during their last launch. */
         if (round % 3 == 0) {
             CHECK(graph.Launch(exec, first));
             launches++;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_uploaded - an upload does all that a first launch would have to do before it begins: what a
- * graph allocates is reserved by it, and a graph for which there is no room, be it larger than the
- * whole GPU, is out of memory there already, whatever call uploads it.
+ * graph_uploaded - checks that an upload does what a first launch would have to do: it reserves the
+ * graph's memory. A graph for which there is no room, or that is larger than the GPU, fails there
+ * with out of memory, whatever call uploads it.
  */
 #include "graph_books.h"
 
 #define BYTES (6 * MIB + 1)
 #define ROOM (8 * MIB)
 
-/* Two allocations at once, so that the first has room where both have not. */
+/* Two concurrent allocations: the first has room, but both do not. */
 static CUgraph two(size_t bytes) {
     CUgraph made = graph_made();
     CUgraphNode node[4];
@@ -50,7 +50,7 @@ int main(void) {
 
     size_t free, total;
     CHECK(cu.cuMemGetInfo(&free, &total));
-    /* Larger than the GPU, and of two halves that each fit. */
+    /* Larger than the GPU, and two halves that each fit. */
     size_t sizes[] = {total + 2 * MIB, total / 8 * 5 / (2 * MIB) * (2 * MIB)};
     for (int i = 0; i < 2; i++) {
         CUgraph large = two(sizes[i]);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graphs - graphs built node by node: what depends on what, copies of them, updates, memory, how
- * long launches take. Prints one JSON object: milliseconds of ten kernels of 1 ms in a row and
- * beside each other, and bytes that stay reserved.
+ * graphs - checks graphs built node by node: dependencies, copies, updates, memory, and the time of
+ * launches. Prints one JSON object: milliseconds of ten kernels of 1 ms in sequence and in
+ * parallel, and bytes that stay reserved.
  */
 #include "graph.h"
 
@@ -72,12 +72,12 @@ static void topology(void) {
     HOLDS(count == 2);
     CHECK(graph.GetType(sides[1], &type));
     HOLDS(type == HOST_NODE);
-    /* Edges: once each, between nodes of the graph. */
+    /* Each edge once, between nodes of the graph. */
     CHECK(graph.AddDependencies(diamond, &sides[0], &sides[1], 1));
     EXPECT(CUDA_ERROR_INVALID_VALUE, graph.AddDependencies(diamond, &sides[0], &sides[1], 1));
     CHECK(graph.RemoveDependencies(diamond, &sides[0], &sides[1], 1));
     EXPECT(CUDA_ERROR_INVALID_VALUE, graph.RemoveDependencies(diamond, &sides[0], &sides[1], 1));
-    /* What waits for itself cannot be instantiated. */
+    /* A cycle cannot be instantiated. */
     CUgraphExec exec;
     CHECK(graph.AddDependencies(diamond, &bottom, &top, 1));
     EXPECT(CUDA_ERROR_INVALID_VALUE, graph.Instantiate(&exec, diamond, 0));
@@ -113,7 +113,7 @@ static void parameters(void) {
     params = shape(two);
     params.params = values;
     CHECK(graph.AddKernel(&node, made, NULL, 0, &params));
-    /* Values are taken when the node is made. */
+    /* Values are read when the node is created. */
     a = b = 0;
     CHECK(graph.KernelGet(node, &told));
     HOLDS(told.func == two && told.block[0] == 32 && *(uint64_t *)told.params[0] == 77);
@@ -128,7 +128,7 @@ static void parameters(void) {
     CHECK(cu.cuModuleUnload(module));
 }
 
-/* Children are copies, done where their node stands. */
+/* Children are copies that run in place of their node. */
 static void children(void) {
     CUgraph child = graph_new(), parent = graph_new(), inside;
     CUgraphNode one = add_note(child, NULL, 0, 2), before, node;
@@ -150,7 +150,7 @@ static void children(void) {
     CHECK(graph.ExecDestroy(exec));
 }
 
-/* The launch value decides. */
+/* The value at the launch decides. */
 static void conditions(void) {
     for (unsigned value = 0; value < 3; value++) {
         CUgraph made = graph_new();
@@ -204,7 +204,7 @@ static void updates(CUdeviceptr memory) {
     run(exec);
     CHECK(cu.cuMemcpyDtoH(host, memory, 64));
     HOLDS(calls == 1 && order[0] == 21 && host[63] == 8);
-    /* One node more; another edge; another kind; what a fill may not change. */
+    /* Another node, edge or kind, and changes that a fill does not allow. */
     other = graph_new();
     add_note(other, NULL, 0, 1);
     update_to(exec, other, TOPOLOGY_CHANGED);
@@ -222,7 +222,7 @@ static void updates(CUdeviceptr memory) {
     fill.width = 32;
     CHECK(graph.AddFill(&node, other, &node, 1, &fill, context));
     update_to(exec, other, PARAMETERS_CHANGED);
-    /* A refused update changes nothing; single nodes can be set, and left out. */
+    /* A refused update changes nothing. Single nodes can be set and disabled. */
     HostParams call = {note, (void *)33};
     CHECK(graph.ExecHostSet(exec, one, &call));
     EXPECT(CUDA_ERROR_INVALID_VALUE, graph.SetEnabled(exec, one, 0));
@@ -249,7 +249,7 @@ static uint64_t attribute(int which) {
     return value;
 }
 
-/* Addresses are the nodes', memory the launches'. */
+/* Nodes have addresses; launches have memory. */
 static uint64_t memory_nodes(void) {
     const size_t bytes = 4 << 20;
     CUgraph made = graph_new(), freeing = graph_new(), clone;
@@ -265,7 +265,7 @@ static uint64_t memory_nodes(void) {
     HOLDS(params.address != 0);
     FillParams fill = {params.address, 0, 6, 1, bytes, 1};
     CHECK(graph.AddFill(&fill_node, made, &alloc, 1, &fill, context));
-    /* Of such a graph nothing can be taken away, and there is one of it. */
+    /* A graph with memory nodes cannot be changed or cloned, and has one executable. */
     EXPECT(CUDA_ERROR_NOT_SUPPORTED, graph.Clone(&clone, made));
     EXPECT(CUDA_ERROR_NOT_SUPPORTED, graph.DestroyNode(fill_node));
     exec = instantiated(made, 0);
@@ -279,7 +279,7 @@ static uint64_t memory_nodes(void) {
     HOLDS(free_after == free_before - bytes);
     CHECK(cu.cuMemcpyDtoH(host, params.address, bytes));
     HOLDS(host[0] == 6 && host[bytes - 1] == 6);
-    /* Not twice without a free between. */
+    /* Not twice without a free in between. */
     EXPECT(CUDA_ERROR_INVALID_VALUE, graph.Launch(exec, stream));
     CHECK(cu.cuMemFree(params.address));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cu.cuMemFree(params.address));
@@ -301,18 +301,18 @@ static uint64_t memory_nodes(void) {
     CHECK(graph.ExecDestroy(frees));
     CHECK(graph.Destroy(freeing));
     CHECK(graph.ExecDestroy(exec));
-    /* A launch that frees what the one before has left. */
+    /* A launch that frees what the one before left. */
     exec = instantiated(made, AUTO_FREE_ON_LAUNCH);
     for (int i = 0; i < 5; i++) CHECK(graph.Launch(exec, stream));
     CHECK(cu.cuStreamSynchronize(stream));
     HOLDS(attribute(USED_CURRENT) == bytes && attribute(RESERVED_CURRENT) == bytes);
     CHECK(graph.ExecDestroy(exec));
     CHECK(graph.Destroy(made));
-    /* It outlives the graph. */
+    /* The memory outlives the graph. */
     CHECK(cu.cuMemcpyDtoH(host, params.address, bytes));
     HOLDS(host[7] == 6);
     CHECK(cu.cuMemFree(params.address));
-    /* A graph that frees what it allocates keeps its memory, and its bytes go where they should. */
+    /* A graph that frees its allocations keeps its reservation, and its bytes are correct. */
     CUdeviceptr out;
     made = graph_new();
     CHECK(cu.cuMemAlloc(&out, bytes));
@@ -337,7 +337,7 @@ static uint64_t memory_nodes(void) {
     CHECK(graph.ExecDestroy(exec));
     CHECK(graph.Destroy(made));
     CHECK(cu.cuMemFree(out));
-    /* Only what is trimmed goes back to the GPU. */
+    /* Only a trim returns memory to the GPU. */
     CHECK(graph.MemTrim(0));
     HOLDS(attribute(RESERVED_CURRENT) == 0);
     CHECK(cu.cuMemGetInfo(&free_after, &total));
@@ -361,7 +361,7 @@ static double measured(CUgraphExec exec, int launches) {
     return ms;
 }
 
-/* Events are recorded and waited for at each launch; words are written. */
+/* Events are recorded and waited for, and words written, at each launch. */
 static void marks(void) {
     CUgraph recording = graph_new(), waiting = graph_new(), writing;
     CUgraphNode node, record;
@@ -410,8 +410,8 @@ static void marks(void) {
     CHECK(cu.cuStreamDestroy(other));
 }
 
-/* Edges with data are told to who asks for them; attributes are kept; what an executable graph can
- * be is said. */
+/* Queries of edges require their data, attributes are kept, and flags of instantiation are
+ * reported. */
 static void details(void) {
     CUgraph made = graph_new();
     CUgraphNode first = add_kernel(made, NULL, 0, kernel),
@@ -439,7 +439,7 @@ static void details(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, graph.ExecKernelSet(exec, first, &quick));
     run(exec);
     CHECK(graph.ExecDestroy(exec));
-    /* From the GPU no host function can be called. */
+    /* Host functions cannot be in a graph for device launch. */
     CUgraphNode host = add_note(made, &second, 1, 1);
     EXPECT(CUDA_ERROR_NOT_SUPPORTED, graph.InstantiateWith(&exec, made, &params));
     HOLDS(params.result == 3 && params.error == host);
@@ -467,7 +467,7 @@ static void objects(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, graph.ObjectRelease(object, 1));
 }
 
-/* Pages that the process has. */
+/* Returns the resident pages of the process. */
 static long resident(void) {
     long pages = 0;
     FILE *file = fopen("/proc/self/statm", "r");
@@ -476,7 +476,7 @@ static long resident(void) {
     return pages;
 }
 
-/* What is made and ended again leaves nothing behind. */
+/* Creating and destroying leaves nothing behind. */
 static void nothing_stays(void) {
     long before = 0;
     for (int round = 0; round < 2000; round++) {
@@ -520,8 +520,7 @@ int main(void) {
     objects();
     nothing_stays();
 
-    /* Ten kernels one after the other take the sum; beside one another, where there is room for
-     * all, as long as one. */
+    /* Ten kernels in sequence take the sum; in parallel, with room for all, as long as one. */
     CUgraph row = graph_new(), beside = graph_new();
     CUgraphNode last = add_kernel(row, NULL, 0, kernel);
     for (int i = 1; i < 10; i++) last = add_kernel(row, &last, 1, kernel);
@@ -530,7 +529,7 @@ int main(void) {
     CHECK(graph.Upload(in_row, stream));
     double row_ms = measured(in_row, 1), beside_ms = measured(at_once, 1),
            four_ms = measured(in_row, 4);
-    /* What is not yet done when its graph is gone is done all the same. */
+    /* Pending work runs although its graph was destroyed. */
     CHECK(graph.Launch(in_row, stream));
     CHECK(graph.ExecDestroy(in_row));
     CHECK(graph.ExecDestroy(at_once));
