@@ -73,7 +73,7 @@ enum { FORMS = sizeof forms / sizeof *forms };
 static void agree(void) {
     size_t books_say = shown(), driver_says = truth();
     if (books_say < driver_says || (!bounded && books_say > driver_says))
-        FAIL("the books say %zu, the driver %zu", books_say, driver_says);
+        FAIL("the ledger has %zu, the driver %zu", books_say, driver_says);
 }
 
 static CUresult make_one(Array *array, size_t number) {

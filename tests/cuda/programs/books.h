@@ -102,7 +102,7 @@ static inline size_t truth(void) { return books.had - free_in_truth(); }
     do {                                                                               \
         size_t taken_bytes = (bytes), taken_shown = shown(), taken_truth = truth();    \
         if (taken_shown != taken_bytes || taken_truth != taken_bytes)                  \
-            FAIL("expected %zu taken, the books say %zu, the driver %zu", taken_bytes, \
+            FAIL("expected %zu taken, the ledger has %zu, the driver %zu", taken_bytes, \
                  taken_shown, taken_truth);                                            \
     } while (0)
 

@@ -225,10 +225,10 @@ static void settle(size_t bytes, const char *when) {
             EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc(&none, (size_t)100 << 30));
         size_t has = truth(), says = shown();
         if ((long long)says < (long long)has && has == truth())
-            FAIL("rank %d, %s: the books say %zu, the driver %zu", rank, when, says, has);
+            FAIL("rank %d, %s: the ledger has %zu, the driver %zu", rank, when, says, has);
         if (has == bytes && (says == has || !is_watched)) return;
         if (looks == 3000)
-            FAIL("rank %d, %s: the books say %zu, the driver %zu, not %zu", rank, when, says, has,
+            FAIL("rank %d, %s: the ledger has %zu, the driver %zu, not %zu", rank, when, says, has,
                  bytes);
         sleep_seconds(0.01);
     }

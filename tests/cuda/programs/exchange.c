@@ -158,9 +158,9 @@ static void agree(size_t kept) {
         if (looks % (looks < 200 ? 10 : 500) == 0)
             EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc(&none, (size_t)100 << 30));
         long long says = (long long)shown(), has = (long long)truth();
-        if (says < has) FAIL("the books say %lld, the driver has %lld", says, has);
+        if (says < has) FAIL("the ledger has %lld, the driver %lld", says, has);
         if (says == has || says == has + (long long)kept) return;
-        if (looks == 2000) FAIL("the books still say %lld, the driver has %lld", says, has);
+        if (looks == 2000) FAIL("the ledger still has %lld, the driver %lld", says, has);
         sleep_seconds(0.01);
     }
 }

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * green - green contexts: the GPU's multiprocessors are split, parts get contexts and streams, and
- * a kernel in one takes as long as its part of the GPU makes it. Prints nothing but one JSON
- * object.
+ * green - checks green contexts: the GPU's multiprocessors are split, the parts get contexts and
+ * streams, and a kernel's time depends on its part. Prints only one JSON object.
  *
- * For a driver without a shim, of 12.4 or later. Expects a GPU of compute capability 8 or later.
+ * For a driver without a shim, 12.4 or later. Expects a GPU of compute capability 8 or later.
  */
 #include "records.h"
 
@@ -47,8 +46,8 @@ static double timed(CUfunction function, unsigned blocks, CUstream stream) {
     return ms;
 }
 
-/* The least of several: a program that is held up between the first event and the launch measures
- * that, too. */
+/* Returns the minimum of several, since a delay of the program between the first event and the
+ * launch is measured, too. */
 static double best(CUfunction function, unsigned blocks, CUstream stream) {
     double least = timed(function, blocks, stream);
     for (int i = 0; i < 10; i++) {
@@ -113,7 +112,7 @@ int main(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, create(&green, NULL, device, DEFAULT_STREAM));
     CHECK(create(&green, description, device, DEFAULT_STREAM));
     HOLDS(free_bytes() < before &&
-          before - free_bytes() < ((size_t)64 << 20)); /* no context of its own */
+          before - free_bytes() < ((size_t)64 << 20)); /* takes no context of its own */
     CHECK(of_green(green, &rest, SM));
     HOLDS(rest.multiprocessors == 16);
     CHECK(get_id(green, &id));
@@ -125,8 +124,8 @@ int main(void) {
     CHECK(stream_context(stream, &of_stream));
     HOLDS(view == of_stream && view != primary);
 
-    /* The whole GPU's worth of blocks takes as much longer as the part is smaller; what fits the
-     * part does not. */
+    /* Blocks for the whole GPU take longer in proportion to the part; blocks that fit the part
+     * do not. */
     double due = multiprocessors / 16.0, whole = best(function, (unsigned)multiprocessors, NULL);
     double part = best(function, (unsigned)multiprocessors, stream), ratio = part / whole;
     if (ratio < due * 0.98 || ratio > due * 1.02)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * handles - handles and mappings of physical memory, in the orders and with the errors that
- * programs have: after each step, what is used is what the driver has.
+ * handles - checks handles and mappings of physical memory in the orders and with the errors of
+ * real programs. After each step the memory shown as used is the driver's.
  */
 #include "books.h"
 
@@ -17,14 +17,14 @@ static void orders(void) {
     CHECK(vm.release(handle));
     TAKEN(0);
 
-    /* Two mappings of one memory are one memory. */
+    /* Two mappings of the same memory count once. */
     CHECK(vm.create(&handle, 4 * GRANULE, &on_the_gpu, 0));
     CHECK(vm.map(here, 4 * GRANULE, 0, handle, 0));
     CHECK(vm.map(there, 2 * GRANULE, 0, handle, 0));
     TAKEN(4 * GRANULE);
     CHECK(vm.unmap(here, 4 * GRANULE));
     CHECK(vm.release(handle));
-    TAKEN(4 * GRANULE); /* for half of it is still mapped */
+    TAKEN(4 * GRANULE); /* because half of it is still mapped */
     CHECK(vm.retain(&again, (void *)(uintptr_t)there));
     CHECK(vm.retain(&other, (void *)(uintptr_t)(there + 2 * GRANULE - 1)));
     CHECK(vm.unmap(there, 2 * GRANULE));
@@ -33,7 +33,7 @@ static void orders(void) {
     CHECK(vm.release(other));
     TAKEN(0);
 
-    /* What is said to fail changes nothing. */
+    /* A call that fails changes nothing. */
     HOLDS(vm.release(other) != CUDA_SUCCESS);
     HOLDS(vm.unmap(here, GRANULE) != CUDA_SUCCESS);
     HOLDS(vm.retain(&again, (void *)(uintptr_t)here) != CUDA_SUCCESS);
@@ -56,7 +56,7 @@ static void orders(void) {
     CHECK(vm.unreserve(there, 4 * GRANULE));
 }
 
-/* One call ends several mappings, whoever made them and in which order. */
+/* One call unmaps several mappings, created by any call and in any order. */
 static void ranges(void) {
     CUdeviceptr range = reserve(PIECES * GRANULE);
     uint64_t handle[PIECES];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * handles_race [ROUNDS] - threads make, map, retain, unmap and release physical memory, so that
- * handles and addresses which one thread gives back are given to another before the call has
- * returned to the first. Nothing is left in the books, and nothing too little meanwhile.
+ * handles_race [ROUNDS] - threads create, map, retain, unmap and release physical memory, so that
+ * the driver gives a released handle or address to another thread before the release has returned.
+ * In the end nothing is charged, and meanwhile never too little.
  */
 #include "books.h"
 
@@ -19,7 +19,7 @@ static void *work(void *of) {
     for (unsigned round = 0; round < rounds; round++) {
         size_t at = range + (size_t)(rand_r(&seed) % PIECES) * GRANULE;
         CUresult result = vm.create(&handle, GRANULE, &on_the_gpu, 0);
-        if (result == CUDA_ERROR_OUT_OF_MEMORY) continue; /* with all the others' */
+        if (result == CUDA_ERROR_OUT_OF_MEMORY) continue; /* together with all the others */
         CHECK(result);
         switch (rand_r(&seed) % 4) {
         case 0: CHECK(vm.release(handle)); break;
@@ -52,7 +52,7 @@ static struct {
     int stop;
 } watched;
 
-/* Each thread has one piece, or gives one back while it takes another. */
+/* Each thread has one piece, or releases one while it allocates another. */
 static void *watch(void *none) {
     CHECK(cu.cuCtxSetCurrent(watched.context));
     while (!__atomic_load_n(&watched.stop, __ATOMIC_ACQUIRE)) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hold BYTES [SECONDS] - allocates BYTES (K, M, G), says {"held": BYTES, "pid": PID} on one line,
- * and keeps them until standard input ends, SECONDS (default 60) are over, or it is killed. Exits 0
- * after freeing, 4 if the allocation is refused.
+ * hold BYTES [SECONDS] - allocates BYTES (K, M, G), prints {"held": BYTES, "pid": PID} on one line,
+ * and keeps them until standard input ends, SECONDS (default 60) have passed, or it is killed.
+ * Exits 0 after freeing, 4 if the allocation is refused.
  */
 #include "driver.h"
 

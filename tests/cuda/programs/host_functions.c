@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * host_functions - functions of the program that a stream calls when it comes to them: in order, on
- * another thread, after the work before them, and with the stream waiting for their return. They
- * must not call the driver.
+ * host_functions - checks host functions in streams: they run in order, on another thread, after
+ * the work before them, and the stream waits for their return. They must not call the driver.
  */
 #include "driver.h"
 
@@ -47,7 +46,7 @@ int main(void) {
         CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
         CHECK(cu.cuLaunchHostFunc(stream, note, (void *)i));
     }
-    /* They come without anybody waiting for the stream. */
+    /* They run without a wait for the stream. */
     while (__atomic_load_n(&record.called, __ATOMIC_ACQUIRE) < 3) usleep(100);
     HOLDS(record.calls[0] == 1 && record.calls[1] == 2 && record.calls[2] == 3);
     HOLDS(record.other_thread);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * host_location [limited] - physical memory may lie on the host, whose number is no GPU's: it is
- * not the GPU's memory, and nobody asks which GPU it is on ("Illegal device id", and a crash in
- * NCCL). Memory of a locality domain of the GPU is; its number is a record. With "limited", what
- * cannot be told apart is refused.
+ * host_location [limited] - checks physical memory on the host, whose location id is no GPU: it is
+ * not charged, and must not be taken for a GPU's (in other tools "Illegal device id", and a crash
+ * in NCCL). Memory of a locality domain is the GPU's; its id has two fields. With "limited",
+ * locations that cannot be distinguished are refused.
  */
 #include "books.h"
 
@@ -22,7 +22,7 @@ int main(int argc, char **argv) {
         wanted.location = host[i];
         CUresult result = vm.create(&handle, 64 * GRANULE, &wanted, 0);
         TAKEN(0);
-        if (result != CUDA_SUCCESS) continue; /* not every driver has every kind */
+        if (result != CUDA_SUCCESS) continue; /* some drivers lack some kinds */
         CHECK(vm.map(range, 64 * GRANULE, 0, handle, 0));
         CHECK(vm.release(handle));
         TAKEN(0);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * host_memory - pinned memory of the host, by each call that makes or pins it, is on no GPU's
- * account: it comes where the GPU is full, also when it is mapped there, and nothing is taken by
- * it.
+ * host_memory - checks that pinned host memory, by each call that allocates or pins it, is charged
+ * to no GPU. It can be allocated when the GPU is full, mapped or not, and takes no GPU memory.
  */
 #include "books.h"
 

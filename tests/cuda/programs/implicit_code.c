@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * implicit_code BYTES SPARE FUNCTIONS - fills the GPU but for what is wanted by others: allocates
- * BYTES, allocates and frees SPARE, launches so many functions of one module, each for the first
- * time. Then takes commands, a line each: try BYTES   allocates and frees; prints {"result": R,
- * "free": F}, F as the GPU says before it end         frees all, exits 0 Says {"pid": PID} when the
- * functions have run.
+ * implicit_code BYTES SPARE FUNCTIONS - fills the GPU except for what other programs need:
+ * allocates BYTES, allocates and frees SPARE, and launches this many functions of one module for
+ * the first time. Prints {"pid": PID} when they have run. Then it reads commands, one a line:
+ *
+ *     try BYTES   allocates and frees; prints {"result": R, "free": F}, F as shown before
+ *     end         frees everything, exits 0
  */
 #include "driver.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * implicit_contexts - makes contexts until the GPU has no room for one more. That is refused as the
- * driver refuses it, by every call that makes one; when one has gone there is room for one. Prints
- * {"contexts": N, "free": BYTES}, what was left when the first was refused.
+ * implicit_contexts - creates contexts until the GPU has no room for another one. Every call that
+ * creates one then fails as the driver fails, and after one is destroyed another one fits. Prints
+ * {"contexts": N, "free": BYTES}, with the memory left at the first refusal.
  */
 #include "driver.h"
 

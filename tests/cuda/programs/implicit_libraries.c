@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * implicit_libraries - the variables of a library take memory of the GPU when the library is
- * brought into a context, by whatever look-up is the first there: they are on the books then, and
- * refused where they do not fit. A runtime that loads all its code as libraries must not get past a
- * limit that way.
+ * implicit_libraries - checks variables of libraries, which take GPU memory when the first look-up
+ * loads the library into a context. They are charged then, and refused if they do not fit, so that
+ * a runtime that loads all its code as libraries stays within its limit.
  */
 #include "books.h"
 
@@ -27,7 +26,7 @@ static void *with_variable(size_t bytes) {
     return library;
 }
 
-/* By a way of its own each time. */
+/* Loads by another call each time. */
 static CUresult bring(void *library, unsigned way) {
     void *found;
     CUdeviceptr address;
@@ -41,8 +40,8 @@ static CUresult bring(void *library, unsigned way) {
 
 enum { EACH = 96, MOST = 256 };
 
-/* So many libraries are there, on the books and in truth. A kernel's code comes with it: a block of
- * the context's, which that keeps. */
+/* Requires that this many libraries are loaded, as shown and by the driver. Code of kernels
+ * takes a block of the context, which stays. */
 static size_t code;
 
 static void brought(unsigned libraries) {
@@ -74,12 +73,12 @@ int main(void) {
         if (result == CUDA_ERROR_OUT_OF_MEMORY) break;
         CHECK(result);
         brought(fit + 1);
-        /* It is there, and costs nothing more. */
+        /* It is loaded already, and takes nothing more. */
         CHECK(bring(library[fit], 0));
         CHECK(bring(library[fit], 1));
     }
     if (eager) {
-        /* Comes with the load. */
+        /* Loaded at once. */
         for (; fit < MOST; fit++) {
             static char text[128];
             snprintf(text, sizeof text, ".global .align 8 .b8 table[%zu];\n", EACH * MIB);
@@ -91,8 +90,8 @@ int main(void) {
             brought(fit + 1);
         }
     }
-    /* As many as fit, and no more; where one is refused nothing is left of it, and the next is
-     * refused, too. */
+    /* As many as fit and no more. A refused library leaves nothing, and the next one is refused,
+     * too. */
     HOLDS(fit == (books.shown - code) / (EACH * MIB));
     brought(fit);
     if (!eager) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * implicit_limits - a larger heap, stack or printf buffer takes memory of the GPU, and is refused
- * as the driver would where there is not so much: then the limit is as it was. What it took goes
- * back when it is made smaller, or with the context.
+ * implicit_limits - checks that a larger heap, stack or printf buffer takes GPU memory, and is
+ * refused as by the driver if there is not enough; the limit then stays. The memory is returned
+ * when the limit is lowered, or with the context.
  */
 #include "books.h"
 
@@ -34,14 +34,14 @@ int main(void) {
     CHECK(limits.set(PRINTF, fifo));
     TAKEN(128 * MIB);
 
-    /* What came with the context stays: less than that gives nothing back, and more is more than
-     * that. */
+    /* The context's own memory stays: a smaller limit returns nothing, and a larger one takes
+     * the difference. */
     CHECK(limits.set(HEAP, MIB));
     TAKEN(0);
     CHECK(limits.set(HEAP, heap + 128 * MIB));
     TAKEN(128 * MIB);
 
-    /* What is not there is refused, and changes nothing. */
+    /* A limit beyond the memory is refused and changes nothing. */
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, limits.set(HEAP, (size_t)64 << 30));
     HOLDS(value_of(HEAP) == heap + 128 * MIB);
     TAKEN(128 * MIB);
@@ -51,7 +51,7 @@ int main(void) {
     CHECK(limits.set(HEAP, heap));
     TAKEN(0);
 
-    /* A stack for each thread that can be on the GPU. */
+    /* A stack for each resident thread. */
     int processors, threads;
     CHECK(cu.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0));
     CHECK(cu.cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 0));
@@ -62,11 +62,11 @@ int main(void) {
     CHECK(limits.set(STACK, stack));
     TAKEN(0);
 
-    /* What takes no memory of the GPU costs none. */
+    /* Limits that take no GPU memory are not charged. */
     CHECK(limits.set(DEPTH, value_of(DEPTH) + 1));
     TAKEN(0);
 
-    /* It goes with its context. */
+    /* The memory is returned with the context. */
     CHECK(limits.set(HEAP, heap + 64 * MIB));
     TAKEN(64 * MIB);
     CHECK(cu.cuDevicePrimaryCtxReset(0));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * implicit_modules - the variables of a module take memory of the GPU: they are on the books while
- * it is loaded, it is refused where they do not fit, and neither the books nor the GPU keep
- * anything of it.
+ * implicit_modules - checks variables of modules: they are charged while the module is loaded, a
+ * module that does not fit is refused, and afterwards neither the ledger nor the GPU keeps
+ * anything.
  */
 #include "books.h"
 
@@ -27,12 +27,12 @@ int main(void) {
     CHECK(cu.cuModuleUnload(first));
     TAKEN(32 * MIB);
 
-    /* More than is left: refused as a small GPU does, and nothing stays of it. */
+    /* More than is left: refused as by a small GPU, and nothing of it stays. */
     CUmodule kept = first = second;
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuModuleLoadData(&first, with_variable(books.shown)));
     TAKEN(32 * MIB);
-    HOLDS(first == kept); /* what is refused was never there */
-    /* Just what is left. */
+    HOLDS(first == kept); /* a refused module leaves the handle alone */
+    /* Exactly what is left. */
     CHECK(cu.cuModuleLoadData(&first, with_variable(books.shown - 32 * MIB)));
     HOLDS(free_shown() == 0);
     CUdeviceptr address;
@@ -40,7 +40,7 @@ int main(void) {
     CHECK(cu.cuModuleUnload(first));
     TAKEN(32 * MIB);
 
-    /* It goes with its context; what is unloaded after that was not there any more. */
+    /* Unloaded with its context; a later unload finds nothing. */
     CHECK(cu.cuDevicePrimaryCtxReset(0));
     CUcontext context;
     CHECK(cu.cuDevicePrimaryCtxRetain(&context, 0));

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * imported BYTES [watched] - memory of another interface costs whom it was allocated for, not who
- * imports it and maps buffers of it, also when its maker is dead and the importer alone has it. No
- * call of ours says that it was made: it is on the books only where somebody watches the GPU (the
- * second argument), once, and never more. Without, memory that is more than the limit can be
- * imported.
+ * imported BYTES [watched] - checks that memory of another interface is charged to the process that
+ * allocated it, not to the importer that maps buffers of it, and to the importer once its maker is
+ * dead. No intercepted call allocates it, so it is charged only with a monitor (the second
+ * argument), once and never more. Without one, more than the limit can be imported.
  */
 #include "books.h"
 #include "descriptors.h"
@@ -15,7 +14,7 @@
 
 #define PIECE (64 * MIB)
 
-static int is_watched, is_seen; /* seen: by the books, or because there are none */
+static int is_watched, is_seen; /* whether memory is observed: with a monitor, or without a shim */
 
 static void say(int line, char word) { HOLDS(write(line, &word, 1) == 1); }
 
@@ -24,11 +23,11 @@ static void hear(int line, char word) {
     HOLDS(read(line, &heard, 1) == 1 && heard == word);
 }
 
-/* Has a context, so that it is on the GPU for whoever watches that. */
+/* Has a context, so that a monitor finds it on the GPU. */
 static int maker(int line, size_t bytes) {
     uint64_t memory;
     int descriptor;
-    hear(line, 'O'); /* contexts that come one after another are measured exactly */
+    hear(line, 'O'); /* contexts created one after another are measured exactly */
     driver_open();
     foreign_open();
     say(line, 'O');
@@ -41,7 +40,8 @@ static int maker(int line, size_t bytes) {
     return 1;
 }
 
-/* The driver has so much, and the books come to say so, as far as they know, and go on to. */
+/* Requires that the driver has this much and that the ledger, as far as it can know, reaches the
+ * same and keeps it. */
 static void settle(long long others, long long theirs) {
     long long expected = others + (is_seen ? theirs : 0);
     for (int looks = 0; (long long)truth() != others + theirs; looks++) {
@@ -53,19 +53,19 @@ static void settle(long long others, long long theirs) {
         CUdeviceptr none;
         if (looks % 50 == 0)
             EXPECT(CUDA_ERROR_OUT_OF_MEMORY,
-                   cu.cuMemAlloc(&none, (size_t)100 << 30)); /* who is refused looks for the dead */
+                   cu.cuMemAlloc(&none, (size_t)100 << 30)); /* a refused charge reclaims exited processes */
         if (looks == 3000)
-            FAIL("expected %lld on the books, there are %lld", expected, (long long)shown());
+            FAIL("expected %lld in the ledger, there are %lld", expected, (long long)shown());
         sleep_seconds(0.01);
     }
     for (int looks = 0; is_watched && looks < 150; looks++) {
         if ((long long)shown() != expected)
-            FAIL("expected %lld on the books, now there are %lld", expected, (long long)shown());
+            FAIL("expected %lld in the ledger, now there are %lld", expected, (long long)shown());
         sleep_seconds(0.01);
     }
 }
 
-/* Whatever there is by the books can be had, and not more. */
+/* All memory that the ledger shows as free can be allocated, and no more. */
 static void fill(void) {
     CUdeviceptr pieces[1024];
     size_t count = 0, before = free_shown();
@@ -112,7 +112,7 @@ int main(int count, char **arguments) {
     CHECK(ext.destroy(memory));
     settle(context, bytes);
 
-    /* Its maker dies, and its context goes; what was made is there as long as the buffer. */
+    /* The maker is killed and its context released; its memory stays as long as the buffer. */
     HOLDS(kill(other, SIGKILL) == 0 && waitpid(other, NULL, 0) == other);
     settle(0, bytes);
     unsigned char back;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * init [TIMES] - calls cuInit (TIMES times, 1 by default) and prints what it answered, and what
- * cuDeviceTotalMem then says of the first GPU, as one JSON object. Whatever the answer is, exits 0:
- * the test judges it.
+ * init [TIMES] - calls cuInit (TIMES times, 1 by default) and prints its result, and that of
+ * cuDeviceTotalMem for the first GPU, as one JSON object. Always exits 0: the test checks the
+ * result.
  */
 #include "driver.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ipc_events - an event of one process that another waits for and records: order between processes
- * without the host.
+ * ipc_events - checks an event that one process records and another one waits for: order between
+ * processes without the host.
  */
 #include "driver.h"
 #include <sys/wait.h>
@@ -50,7 +50,7 @@ static int child(int from, int to) {
     tell(to, "w", 1);
     CHECK(cu.cuEventSynchronize(own));
     CHECK(cu.cuEventQuery(event));
-    /* The other way round: the parent waits for what this process records. */
+    /* In the other direction: the parent waits for what this process records. */
     CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
     CHECK(cu.cuEventRecord(event, stream));
     tell(to, "r", 1);
@@ -77,7 +77,7 @@ int main(void) {
     driver_open();
     find();
     CHECK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    /* It must keep no times, and be made for it. */
+    /* It must be created without timing and for interprocess use. */
     EXPECT(CUDA_ERROR_INVALID_VALUE, cu.cuEventCreate(&wrong, CU_EVENT_INTERPROCESS));
     CHECK(cu.cuEventCreate(&lone, CU_EVENT_DISABLE_TIMING));
     EXPECT(CUDA_ERROR_INVALID_HANDLE, get(&handle, lone));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kernels MODULES KERNELS [first|last] - starts as a framework does: loads MODULES modules and
- * libraries in turn, looks KERNELS kernels up in them, brings the code of each onto the GPU, and
- * allocates. `first`, `last`: starts NVML before the driver, or in the end, and leaves it started.
- * Prints what cuMemGetInfo says in the end as one JSON object.
+ * kernels MODULES KERNELS [first|last] - starts like a framework: loads MODULES modules and
+ * libraries alternately, looks up KERNELS kernels in them, loads the code of each onto the GPU, and
+ * allocates. `first`, `last`: initialises NVML before the driver or at the end, and leaves it
+ * initialised. Prints the final cuMemGetInfo as one JSON object.
  */
 #include "driver.h"
 

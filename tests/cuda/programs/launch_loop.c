@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * launch_loop KERNEL (--count N | --seconds S) [--sync-every K] [--gap-us G] [--streams N] -
- * launches one kernel over and over.
+ * launches one kernel repeatedly.
  *
- * --sync-every K waits for the GPU after every K launches (0, the default: only at the end);
- * --gap-us then sleeps on the host.
- * --streams spreads the launches over N streams of its own instead of the default one. Prints one
- * JSON object: kernel, launches, issued (seconds until the last launch returned), seconds (until
- * the last kernel is done), rate per second.
+ *     --sync-every K  waits for the GPU after every K launches; 0 (default): only at the end
+ *     --gap-us G      sleeps on the host after each such wait
+ *     --streams N     uses N created streams instead of the default one
+ *
+ * Prints one JSON object: kernel, launches, issued (seconds until the last launch returned),
+ * seconds (until the last kernel is done), rate per second.
  */
 #include "driver.h"
 

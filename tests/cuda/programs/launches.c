@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * launches FUNCTION SECONDS [host|mixed] - has the GPU compute by that function of the driver for
- * so long, again and again, and stays so that it can be looked at. Prints "ready", reads a line,
- * and prints how often, and "over", when all has run. With `host` a copy comes from pinned memory
- * of the host; with `mixed` every second copy of a batch does.
+ * launches FUNCTION SECONDS [host|mixed] - makes the GPU compute by this driver function for this
+ * long, repeatedly, and stays for inspection. Prints "ready", reads a line, and prints the number
+ * of calls, and "over" when all has run. With `host` copies read pinned host memory; with `mixed`
+ * every second copy of a batch does.
  */
 #include "batch.h"
 #include "graph.h"
@@ -24,7 +24,7 @@ typedef struct {
     void **params;
 } Part;
 
-/* What kinds of arguments there are. */
+/* Types of functions by their parameters. */
 typedef CUresult (*Kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                            unsigned, CUstream, void **, void **);
 typedef CUresult (*Cooperative)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
@@ -56,7 +56,7 @@ static CUdeviceptr to, from, other;
 static int begins(const char *with) { return strncmp(name, with, strlen(with)) == 0; }
 static int has(const char *part) { return strstr(name, part) != NULL; }
 
-/* The function as one of its kind. */
+/* The function with one of these types. */
 #define AS(kind) (*(kind *)&function)
 
 static CUresult fill(void) {
@@ -71,7 +71,7 @@ static CUresult fill(void) {
     return later ? AS(Fill32Async)(to, 1, BYTES / 4, stream) : AS(Fill32)(to, 1, BYTES / 4);
 }
 
-/* The bytes in equal parts, as one batch: of lines or of boxes, by version 1 or 2. */
+/* Copies the bytes in equal parts as one batch: of lines or of boxes, by version 1 or 2. */
 static CUresult batch(void) {
     enum { PART = BYTES / COPIES };
     struct attributes attributes = {.access = IN_STREAM_ORDER};
@@ -149,8 +149,8 @@ int main(int argc, char **argv) {
     if (getchar() == EOF) return 2;
     unsigned count = 0;
     for (double end = seconds_now() + seconds; seconds_now() < end; count++) {
-        /* Else what is queued while nobody else wants the GPU is many times what can run meanwhile.
-         */
+        /* Otherwise the queue holds many times what can run meanwhile if no other tenant wants
+         * the GPU. */
         if (count % AHEAD == AHEAD - 1) CHECK(cu.cuCtxSynchronize());
         CHECK(once());
     }

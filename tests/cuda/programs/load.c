@@ -1,37 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * load [OPTIONS] - a process of a benchmark's tenant: keeps the GPU busy in a given way, and tells
- * how much was done when.
+ * load [OPTIONS] - a process of a benchmark's tenant: keeps the GPU busy in a given way and reports
+ * its completed work over time.
  *
  *     --us N          microseconds of a kernel (60)
  *     --kernel NAME   this kernel instead of one of N us; the simulated GPU knows some by name
- * (lognormal_60us_0.5, persistent)
- *     --shapes N      launches have N shapes (grid, block, shared memory), drawn from the seed; 0:
- * each has a new one
- *     --functions N   N kernels instead of one, drawn from the seed, each with a block of its own:
- * half take their time, half take it for each wave of their grid
- *     --seed N        what is drawn (1)
- *     --iterations N  what another process's calibration of this kernel found (see spin.h)
- *     --batch N       kernels of a batch (32)
- *     --ahead N       batches on their way before the program waits for the oldest (2); 0: it waits
- * for each
- *     --gap-us G      after each batch the host does something else for so long (0)
- *     --graph         a batch is one launch of a graph of that many kernels
- *     --copy BYTES    with each batch so many bytes go to the GPU and back
- *     --streams N     batches go to N streams in turn (1)
- *     --threads N     so many threads do all of the above (1)
- *     --bucket P      a token bucket, as limiters have that let programs overlap: it fills with P
- * percent of the time, every batch is paid with what two timing events say that it took, and
- * nothing is launched while it is empty. One thread
+ *                     (lognormal_60us_0.5, persistent)
+ *     --shapes N      launches have N random shapes (grid, block, shared memory); 0: a new shape
+ *                     for each launch
+ *     --functions N   N random kernels instead of one, each with its own block: half take a fixed
+ *                     time, half that time for each wave of their grid
+ *     --seed N        seed of what is random (1)
+ *     --iterations N  the result of another process's calibration of this kernel (see spin.h)
+ *     --batch N       kernels in a batch (32)
+ *     --ahead N       batches in flight before the program waits for the oldest (2); 0: it waits
+ *                     for each
+ *     --gap-us G      host time after each batch (0)
+ *     --graph         a batch is one launch of a graph with that many kernels
+ *     --copy BYTES    each batch copies this many bytes to the GPU and back
+ *     --streams N     batches use N streams in turn (1)
+ *     --threads N     N threads do all of the above (1)
+ *     --bucket P      a token bucket, as in limiters that let programs overlap: it fills with P
+ *                     percent of the time, each batch is paid with its time by two events, and
+ *                     nothing is launched while it is empty. One thread
  *
- * Led by commands on standard input, one JSON object per answer:
+ * Controlled by commands on standard input, with one JSON object per answer:
  *
- *     run START SECONDS STEP   from CLOCK_MONOTONIC second START on. done: kernels done by START +
- * n x STEP, for each n. Where the program waits for each batch, ends and latencies: seconds from
- * START, and from its first launch, to each one's end. cpu: seconds of CPU time of the threads that
- * do all of the above, but for what they wait for the GPU; others: of that waiting, and of the
- * driver's own threads. The simulated driver plays the GPU with these, and wakes early from a wait
- * to be exact: a real one does neither quit
+ *     run START SECONDS STEP   runs from CLOCK_MONOTONIC second START on
+ *     quit
+ *
+ * The answer of run has these fields. done: kernels completed by START + n x STEP, for each n. ends
+ * and latencies, if the program waits for each batch: seconds from START, and from the batch's
+ * first launch, to its end. cpu: CPU seconds of the threads that do all of the above, without waits
+ * for the GPU. others: CPU seconds of these waits and of the driver's own threads. In these the
+ * simulated driver emulates the GPU, and polls at the end of a wait to be exact; a real driver does
+ * neither.
  */
 #include <pthread.h>
 #include <sys/prctl.h>
@@ -61,12 +64,12 @@ static struct {
     double start, seconds, step;
 } command;
 
-/* One thread's: its own streams, graph and buffers, and what it saw of the present run. */
+/* State of a thread: its streams, graph and buffers, and its observations of the present run. */
 struct part {
     pthread_t thread;
     struct spin spin;
     CUfunction function[MOST_FUNCTIONS];
-    uint64_t launches; /* in drawn shapes */
+    uint64_t launches; /* number of launches in random shapes */
     CUstream stream[MOST_STREAMS];
     void *executable;
     void *host;
@@ -74,7 +77,7 @@ struct part {
     uint64_t *done; /* by step */
     struct {
         double begun, ended;
-    } *batch; /* each that was waited for */
+    } *batch; /* the batches that were waited for */
     size_t steps, batches;
     double cpu;
 };
@@ -92,7 +95,7 @@ static uint64_t draw_number(uint64_t one, uint64_t other) {
     return state ^ state >> 31;
 }
 
-/* The next launch of a part: its grid spans twelve powers of two. */
+/* Launches once in a random shape, with grids over twelve powers of two. */
 static CUresult launch_drawn(struct part *part, CUstream stream) {
     uint64_t number = part->launches++, which = draw_number(1, number);
     if (plan.shapes == ONE_SHAPE)
@@ -105,7 +108,7 @@ static CUresult launch_drawn(struct part *part, CUstream stream) {
     CUfunction function = part->spin.function;
     if (plan.functions) {
         function = part->function[which % plan.functions];
-        block = draw_number(4, which % plan.functions); /* of several functions each has its own */
+        block = draw_number(4, which % plan.functions); /* each function has its own block */
     }
     unsigned threads = 32 * (unsigned)(1 + block % 32),
              shared = 16 * (unsigned)((block >> 8) % 1024);
@@ -160,7 +163,7 @@ static void open_part(struct part *part, uint32_t iterations) {
     HOLDS(part->done && part->batch);
 }
 
-/* Nothing was done between the last time this was told and now. */
+/* Records that nothing was completed between the last record and now. */
 static void tell(struct part *part, uint64_t done, size_t all) {
     double now = seconds_now() - command.start;
     while (part->steps < all && (double)part->steps * command.step <= now)
@@ -182,8 +185,8 @@ static double cpu_seconds(clockid_t of) {
     return (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
 }
 
-/* Seconds of the GPU that may still be used, and when that was last filled up; one batch's start
- * and whether it is paid. */
+/* GPU seconds that may still be used, the time of the last refill, and a batch's start and
+ * whether it is paid. */
 static struct {
     double tokens, filled;
 } bucket;
@@ -193,7 +196,7 @@ struct slot {
     int owed;
 };
 
-/* Pays for a batch if it is over. */
+/* Pays for a batch if it has ended. */
 static void pay(struct slot *slot) {
     float ms;
     if (!slot->owed || cu.cuEventQuery(slot->end) != CUDA_SUCCESS) return;
@@ -202,7 +205,7 @@ static void pay(struct slot *slot) {
     slot->owed = 0;
 }
 
-/* Waits until there are tokens. */
+/* Waits until the bucket has tokens. */
 static void draw(struct slot *slot, unsigned slots) {
     const double most = 0.01, rate = plan.bucket * 0.01;
     for (;;) {
@@ -357,7 +360,7 @@ int main(int argc, char **argv) {
     char line[128];
     read_plan(argc, argv);
     watchdog(900);
-    prctl(PR_SET_TIMERSLACK, 1); /* a gap of 20 us is not one of 70 */
+    prctl(PR_SET_TIMERSLACK, 1); /* so that a gap of 20 us does not become one of 70 */
     context = driver_open();
     for (unsigned i = 0; i < plan.threads; i++)
         open_part(&part[i], i ? part[0].spin.iterations : plan.iterations);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * localities - memory in the locality domains of a GPU: what fits, on whose account, who can tell,
- * and what is refused. On a GPU with one domain that is the GPU itself. Also where unified memory
- * is said to be. Prints one JSON object with the domains and their bytes.
+ * localities - checks memory in the locality domains of a GPU: capacity, charges, queries and
+ * refusals. On a GPU with one domain that is the GPU itself. Also checks the reported location of
+ * unified memory. Prints one JSON object with the domains and their bytes.
  *
  * For a driver without a shim.
  */
@@ -31,8 +31,8 @@ static size_t free_bytes(void) {
     return available;
 }
 
-/* Takes memory at a place until there is none; how much there was. The handles come first in
- * `handles`. */
+/* Allocates memory at a location until there is none. Returns how much; `handles` gets the
+ * handles. */
 static size_t fill(struct location place, size_t step, uint64_t *handles, int *count) {
     FUNCTION(create, cuMemCreate, (uint64_t *, size_t, const struct allocation *, uint64_t));
     struct allocation wanted = {.kind = PINNED, .location = place};
@@ -84,7 +84,7 @@ static void handles(size_t room) {
     CUdeviceptr address, linear;
     int descriptor, ordinal, count = 0;
 
-    /* Named by its place, also where it came from elsewhere. */
+    /* Has its location's name, even if the memory came from elsewhere. */
     CHECK(create(&handle, 4 * MIB, &wanted, 0));
     CHECK(export_handle(&descriptor, handle, DESCRIPTOR, 0));
     CHECK(import(&imported, (void *)(intptr_t)descriptor, DESCRIPTOR));
@@ -96,7 +96,7 @@ static void handles(size_t room) {
     CHECK(reserve(&address, 4 * MIB, 0, 0, 0));
     CHECK(map(address, 4 * MIB, 0, imported, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE,
-           set_access(address, 4 * MIB, &access, 1)); /* a GPU's, not a domain's */
+           set_access(address, 4 * MIB, &access, 1)); /* of the GPU, not of a domain */
     access.location = (struct location){DEVICE, 0};
     CHECK(set_access(address, 4 * MIB, &access, 1));
     CHECK(cu.cuMemsetD32(address, 7, MIB));
@@ -110,7 +110,7 @@ static void handles(size_t room) {
     CHECK(release(imported));
     HOLDS(free_bytes() == before);
 
-    /* Each domain has its part, to the granule, whatever the other has. */
+    /* Each domain has its part, to the granule, independent of the other. */
     size_t first = fill(domain(0), STEP, held, &count);
     first += fill(domain(0), 2 * MIB, held, &count);
     HOLDS(first == room);
@@ -123,7 +123,7 @@ static void handles(size_t room) {
     CHECK(release(handle));
     release_all(held, &count);
 
-    /* What is asked for anywhere lies anywhere: then the GPU is full, and its domains with it. */
+    /* Memory without a domain can lie in any: then the GPU is full, and so are its domains. */
     fill((struct location){DEVICE, 0}, STEP, held, &count);
     fill((struct location){DEVICE, 0}, 2 * MIB, held, &count);
     for (int number = 0; number < 2; number++) {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lookup - cuGetProcAddress in both versions, answer by answer, as measured on real drivers (which
- * need no GPU for it).
+ * lookup - checks both versions of cuGetProcAddress, result by result, as measured on real drivers
+ * (which need no GPU for it).
  */
 #include "driver.h"
 
 static CUresult (*first)(const char *, void **, int, uint64_t);
 static CUresult (*second)(const char *, void **, int, uint64_t, int *);
 
-/* What the driver gives must be the exported symbol, or NULL with this status. */
+/* Requires the exported symbol, or NULL with this status. */
 static void gives(const char *name, int version, uint64_t flags, const char *symbol, int wanted) {
     void *function = (void *)1;
     int status = -1;
@@ -57,7 +57,7 @@ int main(void) {
     else
         gives("cuMemGetDefaultMemPool", 13000, 0, "cuMemGetDefaultMemPool", 0);
 
-    /* Flags that mean nothing; a caller that asks for no status. */
+    /* Unknown flags; a caller without a status. */
     EXPECT(CUDA_ERROR_INVALID_VALUE, second("cuInit", &function, 12000, 4, NULL));
     HOLDS(function == (void *)1);
     CHECK(second("cuInit", &function, 12000, 0, NULL));

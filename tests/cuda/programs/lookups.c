@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lookups LIBRARY NAMES SYMBOLS - what a driver answers to cuGetProcAddress_v2, and which symbols
- * it exports.
+ * lookups LIBRARY NAMES SYMBOLS - prints a driver's results of cuGetProcAddress_v2 and its exported
+ * symbols.
  *
  * LIBRARY is a libcuda, which is not initialised. NAMES and SYMBOLS are tables such as
- * abi/data/proc-address.tsv and driver-symbols.tsv: each name is asked for at its version, just
- * below it, and at versions that are much older and much newer, with every flag. One line per
- * look-up: name, version, flags, result, status, symbol. Then one line per exported symbol. What
- * lies in another library than the one that was asked has that library's name before it, and a
- * colon. The same program runs against real drivers, which need no GPU for it, and against the
- * simulated one.
+ * abi/data/proc-address.tsv and driver-symbols.tsv. Each name is looked up at its version, just
+ * below it, and at much older and much newer versions, with every flag. One line per look-up: name,
+ * version, flags, result, status, symbol. Then one line per exported symbol. A function in another
+ * library has that library's name and a colon before it. The same program runs with real drivers,
+ * which need no GPU for it, and with the simulated one.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -38,8 +37,7 @@ static const char *symbol_at(void *address) {
     return "unexported";
 }
 
-/* The other library that a function lies in, and a colon; of one in the library that was asked:
- * nothing. */
+/* Returns the name of the other library that has the function, and a colon; or an empty string. */
 static const char *elsewhere(void *address) {
     static char place[300];
     Dl_info info;

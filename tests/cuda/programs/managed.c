@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * managed [granted|refused] - asks for managed memory by every route that the driver has and
- * prints, as one JSON object, the answers and the three attributes that announce it. With an
- * argument, exits 1 unless the answers are those: refused means NOT_SUPPORTED by every route and
- * all attributes 0; granted, that what was given is called managed, and an ordinary variable is
- * not.
+ * managed [granted|refused] - requests managed memory by every function of the driver. Prints the
+ * results and the three attributes that announce it as one JSON object. With an argument it exits 1
+ * unless all results match. refused: NOT_SUPPORTED from every function, and all attributes 0.
+ * granted: allocations are reported as managed, and an ordinary variable is not.
  */
 #include "driver.h"
 
@@ -42,8 +41,8 @@ static int is_managed(CUdeviceptr address) {
     return yes != 0;
 }
 
-/* One route's answer. A route with an address gives managed memory where it is granted; others no
- * simulated GPU plays. */
+/* Records a function's result. If granted, a function with an address returns managed memory;
+ * the simulated GPU lacks the others. */
 static void route(const char *name, CUresult result, CUdeviceptr address) {
     printf("%s\"%s\": %d", routes++ ? ", " : "", name, result);
     if (refused && result != CUDA_ERROR_NOT_SUPPORTED) FAIL("%s is not refused: %d", name, result);
@@ -156,7 +155,7 @@ int main(int argc, char **argv) {
     printf("}}\n");
     if (granted) {
         HOLDS(managed == 1 && address);
-        memset((void *)(uintptr_t)address, 7, 1 << 20); /* managed: the host reaches it too */
+        memset((void *)(uintptr_t)address, 7, 1 << 20); /* managed: the host can write it, too */
         CHECK(cu.cuMemFree(address));
     }
     if (refused) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * mapped_outlives_handle [BYTES] - physical memory whose handle is released while it is mapped
- * stays used: 150 GiB were once had so under a limit of 40. Maps pieces of the given size (32M) and
- * releases each handle until there is no memory; nothing but the last end of a mapping or a handle
- * gives memory back, in whatever order they come. Prints what was had at most.
+ * mapped_outlives_handle [BYTES] - checks that physical memory stays charged if its handle is
+ * released while it is mapped (once 150 GiB were allocated so under a limit of 40 GiB). Maps pieces
+ * of the given size (32M) and releases each handle until there is no memory. Memory is returned
+ * only with the last mapping or handle, in any order. Prints the maximum that was allocated.
  */
 #include "books.h"
 
@@ -29,7 +29,7 @@ static size_t fill(size_t piece) {
     HOLDS(free_shown() < piece);
     HOLDS(count > 1);
 
-    /* Half of them live on by a handle, had by an address in their midst. */
+    /* Half of them stay alive by a handle that is retained by an inner address. */
     for (size_t i = 0; i < count; i++) {
         if (i % 2) {
             CHECK(vm.retain(&again, (void *)(uintptr_t)(at[i] + piece / 2)));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * meminfo - prints, as one JSON object per GPU and line, what the driver says about its memory:
+ * meminfo - prints, as one JSON object per GPU and line, what the driver reports of its memory:
  * total_device (cuDeviceTotalMem), total and free (cuMemGetInfo). The two totals must agree.
  */
 #include "driver.h"

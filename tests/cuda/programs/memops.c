@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * memops - words that a stream writes when it comes to them, seen by a host that only polls memory;
- * and words that a stream waits for. Nothing is synchronised before the words have been seen.
+ * memops - checks stream memory operations: words that a stream writes, seen by a host that only
+ * polls memory, and words that a stream waits for. Nothing is synchronised before the words are
+ * seen.
  */
 #include "driver.h"
 
@@ -27,8 +28,8 @@ int main(void) {
     EXPECT(712 /* already registered */, reg(registered, 4096, 2));
     CHECK(cu.cuMemHostGetDevicePointer(&address, registered, 0));
 
-    /* Words appear in order, each after the kernel before it; the first kernel waits for the host.
-     */
+    /* Words appear in order, each after the kernel before it. The first kernel waits for the
+     * host. */
     CHECK(cu.cuStreamWaitValue32(stream, address + 20, 1, EQ));
     for (uint32_t i = 1; i <= 3; i++) {
         CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
@@ -39,7 +40,7 @@ int main(void) {
     while (seen(&registered[3]) != 3) usleep(100);
     HOLDS(seen(&registered[1]) == 1 && seen(&registered[2]) == 2);
 
-    /* A stream waits for a word that the host writes, and one that another stream writes. */
+    /* A stream waits for a word that the host writes, and for one that another stream writes. */
     CHECK(cu.cuStreamWaitValue32(stream, address, 7, GEQ));
     CHECK(cu.cuStreamWriteValue32(stream, address + 16, 1, 0));
     usleep(5000);
@@ -58,7 +59,7 @@ int main(void) {
     CHECK(cu.cuMemcpyDtoH(&device_word, on_gpu, 4));
     HOLDS(device_word == 5);
 
-    /* Memory that the GPU does not know, and words that are not aligned, are refused. */
+    /* Unregistered memory and unaligned words are refused. */
     EXPECT(CUDA_ERROR_INVALID_VALUE,
            cu.cuStreamWriteValue32(stream, (CUdeviceptr)(uintptr_t)&device_word, 1, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cu.cuStreamWriteValue32(stream, address + 2, 1, 0));

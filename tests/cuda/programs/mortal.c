@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * mortal WAY - takes memory of the GPU in one way and gives it back, by every call that this way
- * has, over and over until standard input ends; a few times only where the books keep what others
- * may have. It is there to be killed: at any instant, or by CGPU_SIM_FAULT inside of a call. Says
- * {"ready": true} before the first round, and {"rounds": N} in the end.
+ * mortal WAY - allocates GPU memory in one way and frees it by every call of that way, until
+ * standard input ends; only a few times where exported memory stays charged. Tests kill it at any
+ * point, or by CGPU_SIM_FAULT in a call. Prints {"ready": true} before the first round, and
+ * {"rounds": N} at the end.
  *
  *     linear pools physical ranges arrays graphs foreign modules contexts
- *     bound    to a multicast object, to a logical endpoint, to a tile: what holds it when its
- * handle has gone lend     a peer holds what this process makes, by handles that are bytes,
- * descriptors and pools borrow   this process holds what a peer makes
+ *     bound    to a multicast object, a logical endpoint, a tile, which hold it without its handle
+ *     lend     a peer imports what this process exports, by IPC handles, descriptors and pools
+ *     borrow   this process imports what a peer exports
  *
- * The peer is a child that no fault strikes; it ends when this process does.
+ * The peer is a child without injected faults; it ends with this process.
  */
 #include "descriptors.h"
 #include "foreign.h"
@@ -48,7 +48,7 @@ static void pooled(void) {
     CHECK(pools.trim(pool_of_the_gpu(), 0));
     CHECK(pools.trim(pool, SOME));
     CHECK(pools.alloc_from(&second, SOME, pool, stream));
-    CHECK(pools.destroy(pool)); /* its last piece outlives it */
+    CHECK(pools.destroy(pool)); /* its last allocation outlives it */
     CHECK(pools.free(second, stream));
     CHECK(cu.cuStreamSynchronize(stream));
 }
@@ -76,7 +76,7 @@ static void physical(void) {
     CHECK(vm.unreserve(range, SOME));
 }
 
-/* Memory that only a descriptor keeps in the end. */
+/* Memory that in the end only a descriptor keeps. */
 static void ranges(void) {
     FUNCTION(range_handle, cuMemGetHandleForAddressRange,
              (void *, CUdeviceptr, size_t, int, unsigned long long));
@@ -100,7 +100,7 @@ static void arrays(void) {
     FUNCTION(destroy, cuArrayDestroy, (void *));
     FUNCTION(create_chain, cuMipmappedArrayCreate, (void **, const ArrayDesc *, unsigned));
     FUNCTION(destroy_chain, cuMipmappedArrayDestroy, (void *));
-    static size_t width; /* another one each time: what one takes is asked once */
+    static size_t width; /* another width each time, because the size for a width is queried once */
     ArrayDesc wanted = {.width = 1024 + width++ % 512, .height = 512, .format = 32, .channels = 4};
     void *array, *chain;
     CHECK(create(&array, &wanted));
@@ -159,7 +159,7 @@ static uint64_t handle_of(const struct allocation *wanted) {
     return handle;
 }
 
-/* Let go by an unbinding, by the object's end, or by the array's. */
+/* Released by an unbind, by the object's end, or by the array's. */
 static void bound(void) {
     FUNCTION(team, cuMulticastCreate, (uint64_t *, const struct team *));
     FUNCTION(joins, cuMulticastAddDevice, (uint64_t, CUdevice));
@@ -300,7 +300,7 @@ static void send_bytes(const void *bytes, size_t count) {
     HOLDS(send(line, bytes, count, 0) == (ssize_t)count);
 }
 
-/* Whoever hears nothing any more is alone, and ends as it is. */
+/* A process whose peer has ended ends as well. */
 static void receive_bytes(void *bytes, size_t count) {
     if (recv(line, bytes, count, MSG_WAITALL) != (ssize_t)count) _exit(0);
 }
@@ -316,7 +316,7 @@ static void hear(char word) {
 static const struct pool_properties pooled_shareable = {
     .kind = PINNED, .handle_types = DESCRIPTOR, .location = {DEVICE, 0}};
 
-/* Makes three pieces, and lets them go before the other does. */
+/* Exports three pieces, and releases them before the importer does. */
 static void lend(void) {
     FUNCTION(get, cuIpcGetMemHandle, (struct handle *, CUdeviceptr));
     FUNCTION(export_handle, cuMemExportToShareableHandle, (void *, uint64_t, int, uint64_t));
@@ -387,8 +387,7 @@ enum { FEW = 16 };
 static const struct {
     const char *way;
     void (*round)(void), (*peer)(void);
-    uint64_t most; /* rounds, where each leaves something on the books that goes with the process;
-                      0: any number */
+    uint64_t most; /* maximum number of rounds, if each leaves a charge until the process ends; 0: any number */
 } ways[] = {
     {"linear", linear, NULL, 0},
     {"pools", pooled, NULL, 0},
@@ -439,7 +438,7 @@ int main(int count, char **arguments) {
         if (child == 0) {
             watchdog(280);
             signal(SIGPIPE, SIG_DFL);
-            unsetenv("CGPU_SIM_FAULT"); /* read by the driver's first call */
+            unsetenv("CGPU_SIM_FAULT"); /* the driver's first call reads it */
             begin();
             for (;;) peer();
         }

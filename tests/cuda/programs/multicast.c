@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * multicast [watched] - one write that reaches the memory of several GPUs: teams within one process
- * and of two, what may be bound and where, who keeps what alive, and the books of the GPUs. Needs
- * two GPUs with a switch. Prints nothing but one JSON object.
+ * multicast [watched] - checks multicast objects, by which one write reaches the memory of several
+ * GPUs: teams in one process and of two, bindings, lifetimes, and the ledgers of the GPUs. Needs
+ * two GPUs with a switch. Prints only one JSON object.
  *
- * For a driver without a shim, or, watched, for one of which a monitor keeps the books.
+ * For a driver without a shim, or, with "watched", one with a monitor.
  */
 #include "descriptors.h"
 #include "objects.h"
@@ -78,7 +78,7 @@ static uint64_t physical_on(CUdevice device, size_t bytes, int handle_types) {
     return handle;
 }
 
-/* Maps a handle, to be reached from one GPU. */
+/* Maps a handle for access from one GPU. */
 static CUdeviceptr mapped(uint64_t handle, size_t bytes, CUdevice device) {
     struct access access = {{DEVICE, device}, READ_WRITE};
     CUdeviceptr address;
@@ -109,7 +109,7 @@ static void fill(CUdeviceptr address, uint32_t value, size_t words) {
     CHECK(cu.cuCtxSynchronize());
 }
 
-/* Sizes, kinds and numbers that are refused. */
+/* Refused sizes, kinds and numbers. */
 static void refusals(void) {
     struct team wanted = {2, 4 * MIB, 0, 0};
     uint64_t team, plain = physical_on(0, 4 * MIB, 0), shared = physical_on(0, 4 * MIB, DESCRIPTOR);
@@ -151,15 +151,15 @@ static void refusals(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.bind(team, 0, plain, MIB, 2 * MIB, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.bind(team, 0, plain, 0, 2 * MIB, 1));
     EXPECT(CUDA_ERROR_INVALID_VALUE,
-           multicast.bind(team, 2 * MIB, plain, 0, 4 * MIB, 0)); /* more than the room */
+           multicast.bind(team, 2 * MIB, plain, 0, 4 * MIB, 0)); /* beyond the object */
     EXPECT(CUDA_ERROR_INVALID_VALUE,
-           multicast.bind(team, 0, plain, 2 * MIB, 4 * MIB, 0)); /* more than the memory */
+           multicast.bind(team, 0, plain, 2 * MIB, 4 * MIB, 0)); /* beyond the memory */
     EXPECT(CUDA_ERROR_INVALID_DEVICE,
            multicast.bind_on(team, 1, 0, plain, 0, 2 * MIB, 0)); /* another GPU's memory */
     EXPECT(CUDA_ERROR_INVALID_DEVICE, multicast.bind_on(team, 9, 0, plain, 0, 2 * MIB, 0));
     CHECK(cu.cuMemAlloc(&linear, 4 * MIB));
     EXPECT(CUDA_ERROR_INVALID_VALUE,
-           multicast.bind_address(team, 0, linear, 2 * MIB, 0)); /* of no handle, of no pool */
+           multicast.bind_address(team, 0, linear, 2 * MIB, 0)); /* without a handle or a pool */
     CHECK(cu.cuMemFree(linear));
 
     CHECK(multicast.bind(team, 0, plain, 2 * MIB, 2 * MIB, 0));
@@ -168,7 +168,7 @@ static void refusals(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.bind(team, 0, shared, 0, 4 * MIB, 0));
     CHECK(multicast.bind(team, 2 * MIB, shared, 0, 2 * MIB, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE,
-           multicast.unbind(team, 1, 0, 2 * MIB)); /* nothing of that GPU */
+           multicast.unbind(team, 1, 0, 2 * MIB)); /* that GPU has nothing bound */
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.unbind(team, 0, MIB, 2 * MIB));
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.unbind(plain, 0, 0, 2 * MIB));
     EXPECT(CUDA_ERROR_INVALID_DEVICE, multicast.unbind(team, 7, 0, 2 * MIB));
@@ -176,12 +176,12 @@ static void refusals(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.unbind(team, 0, 0, 2 * MIB));
 
     EXPECT(CUDA_ERROR_INVALID_VALUE, memory.export_handle(&descriptor, team, DESCRIPTOR, 0));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, memory.properties(&properties, team)); /* no allocation */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, memory.properties(&properties, team)); /* not an allocation */
     CHECK(memory.release(team));
     EXPECT(CUDA_ERROR_INVALID_VALUE, memory.release(team));
     EXPECT(CUDA_ERROR_INVALID_VALUE, multicast.add(team, 0));
 
-    /* What can be sent takes only what can be sent. */
+    /* An exportable object accepts only exportable memory. */
     wanted.handle_types = DESCRIPTOR;
     CHECK(multicast.create(&team, &wanted));
     CHECK(multicast.add(team, 0));
@@ -190,7 +190,7 @@ static void refusals(void) {
     CHECK(multicast.bind(team, 0, shared, 0, 2 * MIB, 0));
     CHECK(memory.release(team));
 
-    /* A team of one GPU has no room for another's memory. */
+    /* A team of one GPU accepts no memory of another. */
     wanted = (struct team){1, 2 * MIB, 0, 0};
     uint64_t other = physical_on(1, 2 * MIB, 0);
     CHECK(multicast.create(&team, &wanted));
@@ -222,9 +222,9 @@ static void alone(void) {
     CHECK(multicast.create(&team, &wanted));
     CHECK(multicast.add(team, 1));
     CHECK(multicast.add(team, 0));
-    HOLDS(free_bytes(0) == before[0] && free_bytes(1) == before[1]); /* costs nothing itself */
+    HOLDS(free_bytes(0) == before[0] && free_bytes(1) == before[1]); /* takes no memory itself */
 
-    /* Memory that has bytes and a mapping keeps both when it is bound. */
+    /* Binding memory keeps its bytes and its mapping. */
     first = physical_on(0, 8 * MIB, 0);
     second = physical_on(1, 4 * MIB, 0);
     own[0] = mapped(first, 8 * MIB, 0);
@@ -246,14 +246,14 @@ static void alone(void) {
     CHECK(pointer_attribute(&number, ORDINAL, window));
     HOLDS(number == 0);
 
-    /* A read gives what the first GPU has. */
+    /* A read returns the first GPU's bytes. */
     HOLDS(word_at(window) == 0x41 && word_at(own[1]) == 0);
     CHECK(cu.cuMemcpyHtoD(window + 64, words, sizeof words));
     for (int i = 0; i < 4; i++) {
         HOLDS(word_at(own[0] + 4 * MIB + 64 + 4 * i) == words[i]);
         HOLDS(word_at(own[1] + 64 + 4 * i) == words[i]);
     }
-    fill(window + 2 * MIB - 8, 0x77, 4); /* over a granule's end */
+    fill(window + 2 * MIB - 8, 0x77, 4); /* across a granule's end */
     HOLDS(word_at(own[0] + 6 * MIB) == 0x77 && word_at(own[1] + 2 * MIB + 4) == 0x77);
     HOLDS(word_at(own[1] + 2 * MIB + 8) == 0 && word_at(own[0]) == 0);
     fill(window, 0, MIB);
@@ -264,7 +264,7 @@ static void alone(void) {
     CHECK(cu.cuCtxSynchronize());
     HOLDS(word_at(own[0] + 4 * MIB + 128) == 0x99);
 
-    /* A write where only one GPU has memory, and where none has. */
+    /* Writes where only one GPU has memory, and where none has. */
     CHECK(allocate_async(&pooled, 2 * MIB, NULL));
     CHECK(cu.cuCtxSynchronize());
     fill(pooled, 0x31, 4);
@@ -297,7 +297,7 @@ static void alone(void) {
     CHECK(memory.release(first));
     HOLDS(free_bytes(0) == before[0] - 8 * MIB);
     HOLDS(word_at(window) == 0x55);
-    CHECK(memory.unmap(window, 8 * MIB)); /* and with the object goes what is bound */
+    CHECK(memory.unmap(window, 8 * MIB)); /* the object's end releases its bindings */
     HOLDS(free_bytes(0) == before[0]);
 }
 
@@ -307,7 +307,7 @@ static void *add_late(void *team) {
     return NULL;
 }
 
-/* To bind and to map waits for the last GPU. */
+/* Binding and mapping need all GPUs to be added. */
 static void late(void) {
     struct team wanted = {2, 2 * MIB, 0, 0};
     uint64_t team, physical = physical_on(0, 2 * MIB, 0);
@@ -329,8 +329,8 @@ static void hear(char word) {
     HOLDS(read(line, &heard, 1) == 1 && heard == word);
 }
 
-/* The second member of a team of two processes, with GPU 1; killed with the object and its memory
- * bound. */
+/* The second member of a team of two processes, with GPU 1; killed with the object and its
+ * memory bound. */
 static void second_member(void) {
     struct access access = {{DEVICE, 1}, READ_WRITE};
     CUdeviceptr window, own;
@@ -341,7 +341,7 @@ static void second_member(void) {
     CHECK(multicast.add(team, 1));
     physical = physical_on(1, 4 * MIB, DESCRIPTOR);
     CHECK(
-        multicast.bind_on(team, 1, 0, physical, 0, 4 * MIB, 0)); /* waits for the other one's GPU */
+        multicast.bind_on(team, 1, 0, physical, 0, 4 * MIB, 0)); /* blocks until the other GPU is added */
     own = mapped(physical, 4 * MIB, 1);
     CHECK(memory.reserve(&window, 4 * MIB, 0, 0, 0));
     CHECK(memory.map(window, 4 * MIB, 0, team, 0));
@@ -367,7 +367,7 @@ static void first_member(pid_t other) {
     send_descriptor(line, descriptor);
     CHECK(multicast.add(team, 0));
     physical = physical_on(0, 4 * MIB, DESCRIPTOR);
-    CHECK(multicast.bind(team, 0, physical, 0, 4 * MIB, 0)); /* waits for the other one's GPU */
+    CHECK(multicast.bind(team, 0, physical, 0, 4 * MIB, 0)); /* blocks until the other GPU is added */
     own = mapped(physical, 4 * MIB, 0);
     window = mapped(team, 4 * MIB, 0);
     hear('B');
@@ -378,14 +378,14 @@ static void first_member(pid_t other) {
     HOLDS(word_at(window + 2 * MIB + 12) == 0x62);
     say('K');
     HOLDS(waitpid(other, &status, 0) == other && WIFSIGNALED(status));
-    /* Its contexts and its memory, bound or not, go some time after it; what is ours stays. */
+    /* Its contexts and memory are released some time after it; memory of this process stays. */
     while (free_bytes(1) <= before[1]) usleep(1000);
     COMES_TRUE(free_bytes(1) - before[1] == free_bytes(0) - (before[0] - 4 * MIB));
     before[0] = free_bytes(0) + 4 * MIB;
     fill(window, 0x63, 4);
     HOLDS(word_at(own) == 0x63);
 
-    /* A descriptor alone keeps the object, and that what is bound. */
+    /* A descriptor alone keeps the object, and the object its bindings. */
     CHECK(memory.unmap(window, 4 * MIB));
     CHECK(memory.release(team));
     CHECK(memory.unmap(own, 4 * MIB));

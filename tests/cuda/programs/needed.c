@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * needed CHUNK - linked against libcuda.so.1 (DT_NEEDED) instead of opening it: no dlsym is ever
- * called, only the exported names of whatever comes first in the search order. Fills the GPU with
- * CHUNK bytes at a time and prints, as one JSON object, total, granted bytes and the refusing
- * error.
+ * needed CHUNK - is linked with libcuda.so.1 (DT_NEEDED) instead of opening it. It never calls
+ * dlsym, so the exported names of the first library in the search order count. Fills the GPU with
+ * CHUNK bytes at a time and prints total, granted bytes and the error as one JSON object.
  *
  * Programs named needed* are linked with a libcuda.so.1 as an extra input; all others with -ldl
  * -lpthread only.

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nvml [BYTES] - what NVML tells: start and end, enumeration by every name of a GPU, memory in both
- * versions, the processes in all three, each in two calls. Allocates BYTES (default 64 MiB) so that
- * there is something to tell. Prints one JSON object.
+ * nvml [BYTES] - checks NVML: initialisation and shutdown, enumeration by every name of a GPU,
+ * memory in both versions, processes in all three, each with two calls. Allocates BYTES (default 64
+ * MiB), so that there is something to report. Prints one JSON object.
  *
- * For a driver without a shim: NVML tells the GPU's own memory here.
+ * For a driver without a shim: NVML reports the GPU's own memory.
  */
 #include "driver.h"
 
@@ -66,7 +66,7 @@ static void start_and_end(void) {
     CHECK(init());
     CHECK(init_old());
     CHECK(end());
-    CHECK(count(&gpus)); /* one user is left */
+    CHECK(count(&gpus)); /* one use is left */
     CHECK(end());
     EXPECT(UNINITIALIZED, count(&gpus));
     HOLDS(strlen(text(UNINITIALIZED)) > 0 && strlen(text(12345)) > 0);
@@ -167,7 +167,7 @@ static unsigned long long processes(Device device) {
     return own;
 }
 
-/* Unlike the driver, NVML goes on in a forked child. */
+/* Unlike the driver, NVML continues to work in a forked child. */
 static void child(Device device) {
     pid_t pid = fork();
     int status;

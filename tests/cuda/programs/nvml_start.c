@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nvml_start CYCLES - how long NVML takes to start and to end, again and again in one process that
- * uses it for nothing else.
+ * nvml_start CYCLES - measures how long NVML takes to initialise and shut down, repeatedly, in a
+ * process that uses it for nothing else.
  *
- * Prints one JSON object a line, in ms, each as soon as it is known, since a start may hang:
+ * Prints one JSON object a line, in ms, as soon as it is known, since an initialisation may hang:
  * load_ms (dlopen), then init_ms (nvmlInit_v2) and shutdown_ms (nvmlShutdown) of each cycle.
  */
 #include "driver.h"

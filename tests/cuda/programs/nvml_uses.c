@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nvml_uses - a program that uses NVML beside the driver gets the answers of its own uses: NVML is
- * not initialised before its first nvmlInit nor after its last nvmlShutdown, whoever else in the
- * process uses it. Prints "ok".
+ * nvml_uses - checks that NVML's use count is the program's own beside the driver: NVML is not
+ * initialised before the program's first nvmlInit nor after its last nvmlShutdown, whatever else in
+ * the process uses it. Prints "ok".
  */
 #include "driver.h"
 
@@ -50,7 +50,7 @@ int main(void) {
     CHECK(cu.cuMemAlloc(&address, (size_t)64 << 20));
 
     for (int round = 0; round < 2; round++) {
-        /* The first round has no handle yet, the second one of the first. */
+        /* The first round has no handle yet; the second one has that of the first. */
         EXPECT(UNINITIALIZED, count_of(&count));
         EXPECT(UNINITIALIZED, by_index(0, &device));
         EXPECT(UNINITIALIZED, by_uuid("GPU-0", &device));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * objects.h - the driver's records for what holds memory beside its handle: multicast objects,
- * logical endpoints, tiles of sparse arrays.
+ * objects.h - the driver's structures for objects that hold memory beside its handle: multicast
+ * objects, logical endpoints, tiles of sparse arrays.
  */
 #ifndef CGPU_TEST_OBJECTS_H
 #define CGPU_TEST_OBJECTS_H

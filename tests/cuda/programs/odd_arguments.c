@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * odd_arguments - calls that make no sense to the driver: what is freed is unknown, freed twice,
- * within an allocation or null; pointers to results are null; sizes are zero or beyond everything.
- * Prints each answer, line by line, so that two runs can be compared. Exits 1 unless the GPU's
- * memory is in the end what it was in the beginning.
+ * odd_arguments - makes calls with invalid arguments: unknown, freed, inner and null addresses;
+ * null pointers for results; sizes of zero and beyond everything. Prints each result on a line, so
+ * that two runs can be compared. Exits 1 unless the GPU's memory is the same at the end.
  */
 #include "driver.h"
 

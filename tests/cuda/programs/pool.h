@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool.h - memory pools, and the question whether the books have what they hold.
+ * pool.h - memory pools, and checks that the ledger has what they hold.
  */
 #ifndef CGPU_TEST_POOL_H
 #define CGPU_TEST_POOL_H
@@ -62,15 +62,15 @@ static inline void keep_at_most(Pool pool, uint64_t bytes) {
     CHECK(pools.set(pool, THRESHOLD, &bytes));
 }
 
-/* What is taken is what the pool holds, in the books and in truth. */
+/* Requires that what is taken is what the pool holds, as shown and by the driver. */
 #define HELD_BY(pool) TAKEN(pool_has(pool, RESERVED))
 
-/* Nothing goes on in the stream for a while. */
+/* Keeps the stream busy for a while. */
 static inline void occupy(CUfunction spin, CUstream stream) {
     CHECK(cu.cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
 }
 
-/* Books are kept, a stream is there. */
+/* Begins to count and creates a stream. */
 static inline CUstream pools_begin(unsigned seconds) {
     CUstream stream;
     watchdog(seconds);
@@ -81,7 +81,7 @@ static inline CUstream pools_begin(unsigned seconds) {
     return stream;
 }
 
-/* A kernel that has run; what code takes of the GPU is not counted. */
+/* Returns a kernel that has run, so that its code is not counted. */
 static inline CUfunction kernel_ready(const char *name, CUstream stream) {
     CUfunction kernel = driver_function(name);
     occupy(kernel, stream);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_captured - an allocation in a stream that is being captured is a graph's memory: it takes
- * nothing of the GPU or of a pool before the graph is launched. Everything outside goes on. In a
- * capture that was broken the driver says so, however little room there is: it was out of memory
- * instead.
+ * pool_captured - checks that an allocation in a capturing stream is a graph's: it takes nothing of
+ * the GPU or a pool before the graph is launched, and other work continues. In an invalidated
+ * capture the driver's error is returned, even without room (it was out of memory once).
  */
 #include "graph_books.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_counted - what pools hold is used, whatever came from them; freeing to them succeeds.
- * Elsewhere allocations from pools were not counted and cuMemFreeAsync answered -1, which ended the
- * programs that asked.
+ * pool_counted - checks that memory held by pools is charged, whatever call allocated from them,
+ * and that frees succeed. In other tools pool allocations were not charged and cuMemFreeAsync
+ * returned -1, which ended programs.
  */
 #include "pool.h"
 
@@ -52,7 +52,7 @@ int main(void) {
     CHECK(pools.alloc_from(&address, 40 * MIB, small, stream));
     HELD_BY(small);
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY,
-           pools.alloc_from(&other, 40 * MIB, small, stream)); /* its own end */
+           pools.alloc_from(&other, 40 * MIB, small, stream)); /* its own limit */
     HELD_BY(small);
     CHECK(pools.free(address, stream));
     CHECK(cu.cuCtxSynchronize());

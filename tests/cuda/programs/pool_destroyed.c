@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_destroyed - a pool that is destroyed while memory of it lives: that memory can be used and
- * freed, and is used until the driver has it back.
+ * pool_destroyed - checks a pool that is destroyed while memory of it is in use: that can be used
+ * and freed, and is charged until the driver has it back.
  */
 #include "pool.h"
 
@@ -17,7 +17,7 @@ int main(void) {
     for (int i = 0; i < 300; i++) CHECK(pools.destroy(pool_made()));
     TAKEN(used);
 
-    /* Empty: gone at once, also when it keeps what it can. */
+    /* Empty: released at once, even with a threshold. */
     pool = pool_made();
     keep_at_most(pool, UINT64_MAX);
     CHECK(pools.alloc_from(&one, 100 * MIB, pool, stream));
@@ -45,7 +45,7 @@ int main(void) {
     CHECK(cu.cuStreamSynchronize(stream));
     HOLDS(shown() == truth() && truth() >= used + 100 * MIB && truth() < used + 300 * MIB);
 
-    /* Freed in a stream that has not come to it. */
+    /* Freed in a stream that has not got there. */
     occupy(spin, stream);
     CHECK(pools.free(one, stream));
     EXPECT(CUDA_ERROR_NOT_READY, cu.cuStreamQuery(stream));
@@ -53,7 +53,7 @@ int main(void) {
     CHECK(cu.cuStreamSynchronize(stream));
     TAKEN(used);
 
-    /* Others where it was. */
+    /* Other pools take its place. */
     CHECK(pools.alloc(&one, MIB, stream));
     TAKEN(used + pool_has(common, RESERVED));
     CHECK(pools.free(one, stream));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_never_synchronised - a program that lives on the order of its streams and never waits for
- * the GPU: what it is shown stays true, and within the limit. Prints one JSON object: allocations,
- * refusals. Wants a limit of 2 GiB.
+ * pool_never_synchronised - checks a program that relies on stream order and never waits for the
+ * GPU: the memory shown stays true and within the limit. Prints one JSON object: allocations,
+ * refusals. Needs a limit of 2 GiB.
  */
 #include "pool.h"
 

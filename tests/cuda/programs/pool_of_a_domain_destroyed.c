@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_of_a_domain_destroyed - a pool from which a locality domain allocates is destroyed while
- * memory of it is in use. The domain goes back to its default pool, and can be allocated from.
- * Prints one JSON object: the bytes that were in use.
+ * pool_of_a_domain_destroyed - checks a pool that is a locality domain's current one and is
+ * destroyed with memory in use. The domain returns to its default pool and can allocate. Prints one
+ * JSON object: the bytes in use.
  */
 #include "records.h"
 

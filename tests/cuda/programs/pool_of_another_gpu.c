@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_of_another_gpu - a stream's pool is that of the stream's GPU, whatever GPU is current; that
- * GPU is charged. Elsewhere the current one was. Wants two GPUs.
+ * pool_of_another_gpu - checks that a stream allocates from the pool of its own GPU, whatever GPU
+ * is current, and that this GPU is charged. In other tools the current one was. Needs two GPUs.
  */
 #include "pool.h"
 
@@ -43,7 +43,7 @@ int main(void) {
             }
         }
     }
-    /* Pools are no context's: what they hold stays when it goes. */
+    /* Pools belong to no context: their memory stays when a context is destroyed. */
     CHECK(cu.cuCtxSetCurrent(context[1]));
     CHECK(pools.alloc(&address, 100 * MIB, stream[1]));
     CHECK(cu.cuStreamSynchronize(stream[1]));

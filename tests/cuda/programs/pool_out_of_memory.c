@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_out_of_memory - the end of memory is CUDA_ERROR_OUT_OF_MEMORY, nothing is left of what was
- * refused, and what pools do not use is there for others. Elsewhere the end was -1, and what failed
- * stayed charged. Wants a limit of 2 GiB.
+ * pool_out_of_memory - checks that a pool at the end of memory returns CUDA_ERROR_OUT_OF_MEMORY,
+ * that nothing of a refused allocation stays, and that unused memory of pools is available to
+ * others. In other tools the result was -1 and failed allocations stayed charged. Needs a limit of
+ * 2 GiB.
  */
 #include "pool.h"
 
 enum { MOST = 4096 };
 static CUdeviceptr address[MOST];
 
-/* Allocates until memory is out; how many there were. */
+/* Allocates until memory is out and returns how many. */
 static int fill(size_t bytes, CUstream stream) {
     CUresult result = CUDA_SUCCESS;
     int count = 0;
@@ -17,7 +18,7 @@ static int fill(size_t bytes, CUstream stream) {
         count++;
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, result);
     HELD_BY(pool_of_the_gpu());
-    HOLDS(books.shown >= truth()); /* not over the limit */
+    HOLDS(books.shown >= truth()); /* within the limit */
     return count;
 }
 
@@ -31,20 +32,20 @@ int main(void) {
     for (int round = 0; round < 3; round++) {
         for (size_t bytes = 3 * MIB; bytes < 400 * MIB; bytes *= 5) {
             int count = fill(bytes, stream);
-            /* All but what is less than a chunk and a piece. */
+            /* All but less than a chunk and a piece. */
             HOLDS(pool_has(pool, RESERVED) + 40 * MIB + bytes > books.shown);
             for (int i = 0; i < 20; i++)
                 EXPECT(CUDA_ERROR_OUT_OF_MEMORY, pools.alloc(&address[count], bytes, stream));
             HELD_BY(pool);
             empty(count, stream);
-            HOLDS(fill(bytes, stream) == count); /* out of what it still holds */
+            HOLDS(fill(bytes, stream) == count); /* from what it still holds */
             empty(count, stream);
             CHECK(cu.cuStreamSynchronize(stream));
             TAKEN(0);
         }
     }
 
-    /* What a pool keeps unused is had by other pools, and by linear memory. */
+    /* Unused memory of a pool is available to other pools and to linear memory. */
     CUdeviceptr one, two;
     Pool other = pool_made();
     keep_at_most(pool, UINT64_MAX);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_repeated - what is allocated and freed again and again takes no more than once. Elsewhere
- * the greatest use was kept, and memory ran out. Wants a limit of 1 GiB.
+ * pool_repeated - checks that repeated allocations and frees take no more than one. In other tools
+ * the maximum use was kept and memory ran out. Needs a limit of 1 GiB.
  */
 #include "pool.h"
 
@@ -10,7 +10,7 @@ int main(void) {
     Pool pool = pool_of_the_gpu();
     CUdeviceptr address;
     for (int i = 0; i < 600; i++) {
-        /* Sizes that differ, so that no piece fits the last one's place for sure. */
+        /* Sizes differ, so that pieces do not simply fit the place of the former one. */
         CHECK(pools.alloc(&address, (size_t)(1 + i * 7 % 250) * MIB, stream));
         CHECK(pools.free(address, stream));
         if (i % 3 == 0) CHECK(cu.cuStreamSynchronize(stream));

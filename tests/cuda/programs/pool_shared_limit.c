@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_shared_limit - two processes of one container, whose pools share its limit: what one has,
- * the other has not, and what one gives back when it waits for the GPU, the other can take. Wants a
- * limit of 2 GiB.
+ * pool_shared_limit - checks two processes of one container whose pools share its limit: memory of
+ * one is not available to the other, and what one returns in a wait for the GPU the other can take.
+ * Needs a limit of 2 GiB.
  */
 #include "pool.h"
 
@@ -43,7 +43,7 @@ int main(void) {
     close(child ? there[0] : there[1]);
     close(child ? back[1] : back[0]);
     CUstream stream = pools_begin(120);
-    /* Both are there, contexts and all. */
+    /* Both have their contexts. */
     pass_on(to, 0);
     wait_for(from);
 

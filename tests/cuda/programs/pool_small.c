@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_small - less than a chunk of the driver's is left of the limit: allocations from pools
- * succeed or are refused, and none leaves the container over its limit. Prints one JSON object:
- * granted, refusals. Wants a limit of some hundred MiB.
+ * pool_small - checks pools when less than a chunk of the driver is left of the limit: allocations
+ * succeed or are refused, and none takes the container beyond its limit. Prints one JSON object:
+ * granted, refusals. Needs a limit of some hundred MiB.
  */
 #include "pool.h"
 
@@ -24,7 +24,7 @@ int main(void) {
             } else {
                 EXPECT(CUDA_ERROR_OUT_OF_MEMORY, result);
                 refusals++;
-                /* Nothing of it is in the way of others. */
+                /* Nothing of it blocks others. */
                 CHECK(cu.cuMemAlloc(&linear[1], GRANULE));
                 CHECK(cu.cuMemFree(linear[1]));
             }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_threads - threads that share a GPU's pool, and make and destroy pools of their own beside
- * it, in the end leave nothing on the books. Prints one JSON object: granted, refusals. Wants a
- * limit of 1 GiB.
+ * pool_threads - checks that threads that share a GPU's pool, and create and destroy pools of their
+ * own, leave nothing charged. Prints one JSON object: granted, refusals. Needs a limit of 1 GiB.
  */
 #include "pool.h"
 

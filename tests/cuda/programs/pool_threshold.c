@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool_threshold - what a pool keeps is used, until it is trimmed, or its threshold and a
- * synchronisation of any kind take it.
+ * pool_threshold - checks that memory kept by a pool is charged until it is trimmed, or until its
+ * threshold and any synchronisation release it.
  */
 #include "pool.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pools - memory in stream order: pools grow in chunks and give them back when the host waits, down
- * to a threshold; what was freed in one stream is used again where the order allows; who is out of
- * memory has what pools do not need. Prints nothing but one JSON object.
+ * pools - checks stream-ordered memory: pools grow in chunks and return them when the host waits,
+ * down to a threshold; memory freed in one stream is reused where the order allows; and an
+ * allocation that finds no memory takes what pools do not use. Prints only one JSON object.
  *
  * For a driver without a shim.
  */
@@ -68,7 +68,7 @@ static void chunks(CUstream stream) {
     HOLDS(high == attribute(pool, RESERVED));
     CHECK(release(second, stream));
     CHECK(cu.cuStreamSynchronize(stream));
-    HOLDS(attribute(pool, RESERVED) < 100 * MIB); /* a free chunk goes, one in use stays whole */
+    HOLDS(attribute(pool, RESERVED) < 100 * MIB); /* a free chunk is returned, one in use stays whole */
     HOLDS(attribute(pool, RESERVED) > MIB);
     HOLDS(attribute(pool, RESERVED_HIGH) == high && attribute(pool, USED_HIGH) == used_high);
     uint64_t one = 1;
@@ -102,7 +102,7 @@ static void reuse(CUstream one, CUstream other) {
     CHECK(allocate_from(&first, 64 * MIB, pool, one));
     CHECK(cu.cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, one, NULL, NULL));
     CHECK(release(first, one));
-    CHECK(allocate_from(&second, 64 * MIB, pool, one)); /* the same stream has it at once */
+    CHECK(allocate_from(&second, 64 * MIB, pool, one)); /* the same stream gets it at once */
     HOLDS(second == first);
     CHECK(release(second, one));
     CHECK(cu.cuEventRecord(event, one));
@@ -123,7 +123,7 @@ static void reuse(CUstream one, CUstream other) {
     HOLDS(cu.cuStreamQuery(other) == CUDA_ERROR_NOT_READY);
     CHECK(cu.cuStreamSynchronize(other));
     CHECK(cu.cuStreamQuery(one));
-    CHECK(destroy(pool)); /* goes with its last allocation */
+    CHECK(destroy(pool)); /* destroyed with its last allocation */
     EXPECT(CUDA_ERROR_INVALID_HANDLE, allocate_from(&first, MIB, pool, one));
     CHECK(release(second, other));
     CHECK(cu.cuEventDestroy(event));
@@ -140,7 +140,7 @@ static void shortage(CUstream stream) {
     CHECK(release(pooled, stream));
     CHECK(cu.cuStreamSynchronize(stream));
     HOLDS(free_bytes() < before / 2 + 2 * MIB);    /* kept */
-    CHECK(cu.cuMemAlloc(&linear, before / 4 * 3)); /* has what the pool does not need */
+    CHECK(cu.cuMemAlloc(&linear, before / 4 * 3)); /* takes what the pool does not use */
     HOLDS(attribute(pool, RESERVED) == 0);
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, allocate(&pooled, before / 2, stream));
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, allocate(&pooled, (size_t)-1, stream));

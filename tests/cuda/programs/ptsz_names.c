@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ptsz_names [limited] - works through the per-thread-default-stream names. Every one of them must
- * be there both by dlsym of the suffixed name and by cuGetProcAddress with the per-thread flag, as
- * the same function; and they must do what the plain ones do. What each of those that take memory
- * takes is on the books, by either route, and at the end of memory it is refused. Elsewhere these
- * names went to the real driver. Prints one JSON object: how many names, the GPU's bytes as shown,
- * and the most that each way has taken at once. `limited`: also what is charged before the GPU
- * takes it, which only who keeps books refuses.
+ * ptsz_names [limited] - checks the names for per-thread default streams. Each must be found by
+ * dlsym of the suffixed name and by cuGetProcAddress with the per-thread flag, as the same
+ * function, and work as the plain one. Memory taken by either route is charged, and refused at the
+ * end of memory. (In other tools these names reached the real driver.) Prints one JSON object: the
+ * number of names, the GPU's bytes as shown, and the maximum that each way has taken at once.
+ * `limited`: also checks what a limit refuses before the GPU has taken it.
  */
 #include "graph_books.h"
 
@@ -67,7 +66,7 @@ static CUdeviceptr address[MOST];
 static CUgraphExec exec[MOST];
 static size_t granted[WAYS];
 
-/* Both routes to all functions. */
+/* Looks up all functions by both routes. */
 static void look_up(struct route *by_symbol, struct route *by_address) {
     GetProcAddress get = NULL;
     GetProcAddressFirst get_first = NULL;
@@ -112,7 +111,7 @@ static void works(const struct route *by, CUfunction kernel) {
     TAKEN(0);
 }
 
-/* What pools hold is on the books at each step. */
+/* The charge of pools is right at each step. */
 static void in_stream_order(const struct route *by) {
     Pool own = pool_made();
     CUdeviceptr place, other;
@@ -128,7 +127,7 @@ static void in_stream_order(const struct route *by) {
     CHECK(pools.destroy(own));
 }
 
-/* A graph that was captured: by each way to begin; to be launched or sent ahead. */
+/* Captures a graph by each call that begins a capture; for a launch or an upload. */
 static CUgraph captured(const struct route *by, int beginning, CUstream stream, size_t bytes) {
     CUgraph made = NULL;
     CUdeviceptr place;
@@ -161,8 +160,7 @@ static void in_graphs(const struct route *by, CUstream stream) {
     }
 }
 
-/* Takes until there is no more, by each way; what was taken is never more than there was to take.
- */
+/* Allocates until there is no more, by each way; never more is taken than there was. */
 static void to_the_end(const struct route *by, CUstream stream) {
     Pool own = pool_made();
     for (int way = 0; way < WAYS; way++) {
@@ -173,7 +171,7 @@ static void to_the_end(const struct route *by, CUstream stream) {
             if (way == 0) result = by->alloc(&address[count], PIECE, NULL);
             if (way == 1) result = by->alloc_from(&address[count], PIECE, own, NULL);
             if (way < 2) continue;
-            /* Memory that outlives its graph, so that the next one cannot have it. */
+            /* Memory that outlives its graph, so that the next graph cannot reuse it. */
             CUgraph made = graph_made();
             address[count] = allocates(made, PIECE);
             result = by->instantiate(&exec[count], made, &with);
@@ -204,8 +202,8 @@ static void to_the_end(const struct route *by, CUstream stream) {
     CHECK(pools.destroy(own));
 }
 
-/* A graph that is sent ahead takes its memory then, and shares it with others. One that is too
- * large is refused, whole. */
+/* An uploaded graph takes its memory then, and shares it with others. One that is too large is
+ * refused as a whole. */
 static void ahead(const struct route *by, CUstream stream) {
     InstantiateParams with = {.flags = 2 /* upload */, .upload = stream}, later = {.flags = 0};
     CUgraph made = graph_made();
@@ -229,7 +227,7 @@ int main(int count, char **arguments) {
     size_t total;
     CUstream stream = graphs_begin(120, "spin_50us", &kernel);
     look_up(&routes[0], &routes[1]);
-    /* The first cooperative launch takes memory of its own. */
+    /* The first cooperative launch takes memory. */
     CHECK(routes[0].cooperative(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL));
     CHECK(cu.cuCtxSynchronize());
     books_open();

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * race [--procs P] [--rounds R] [--fit K] - P processes race for room that only K of them can have.
+ * race [--procs P] [--rounds R] [--fit K] - P processes compete for memory that only K of them can
+ * have.
  *
- * Every process has its own context. The first then learns, alone, how much one allocation can be
- * so that exactly K fit; and in each round all allocate at once: exactly K must succeed, the others
- * must see OUT_OF_MEMORY, and when all have freed, no less memory must be free than before. So
- * nothing is ever granted over the GPU's size and nobody is refused while there is room. Defaults:
- * 8 processes, 1000 rounds, K = P / 2. Prints one JSON object.
+ * Every process has its own context. The first one finds, alone, the size of an allocation of which
+ * exactly K fit. In each round all allocate at once: exactly K must succeed, the others must get
+ * OUT_OF_MEMORY, and when all have freed, no less memory must be free than before. So never more
+ * than the GPU's size is granted, and no allocation that fits is refused. Defaults: 8 processes,
+ * 1000 rounds, K = P / 2. Prints one JSON object.
  *
- * The processes are forked before the driver is opened: it does not survive a fork.
+ * The processes are forked before the driver is opened, which does not survive a fork.
  */
 #include "driver.h"
 
@@ -21,14 +22,13 @@ struct arena {
     pthread_barrier_t barrier;
     size_t bytes;
     unsigned granted; /* of this round */
-    unsigned wrong;   /* rounds in which not exactly K were granted */
+    unsigned wrong;   /* rounds in which a number other than K was granted */
     unsigned unfreed; /* rounds after which less memory was free than before */
 };
 
 static void meet(struct arena *arena) { pthread_barrier_wait(&arena->barrier); }
 
-/* One allocation so large that `fit` of them fit and `fit` + 1 do not, found by filling the GPU
- * with it. */
+/* Finds a size of which `fit` allocations fit and `fit` + 1 do not, by filling the GPU. */
 static size_t chunk_for(unsigned fit) {
     const size_t block = (size_t)2 << 20;
     size_t bytes = 0;
@@ -44,14 +44,14 @@ static size_t chunk_for(unsigned fit) {
         while (granted <= fit && cu.cuMemAlloc(&address[granted], bytes) == CUDA_SUCCESS) granted++;
         for (unsigned i = 0; i < granted; i++) CHECK(cu.cuMemFree(address[i]));
         if (granted == fit) return bytes;
-        /* Too few: rounding. Too many: what others had left behind has gone meanwhile. */
+        /* Too few: rounding. Too many: memory of former processes was released meanwhile. */
         bytes = granted < fit ? bytes - block : 0;
     }
 }
 
 static int run(struct arena *arena, int self, unsigned rounds, unsigned fit) {
     driver_open();
-    meet(arena); /* every context stands: their memory is taken */
+    meet(arena); /* every process has its context */
     if (self == 0) arena->bytes = chunk_for(fit);
     meet(arena);
     size_t before = 0, after = 0;
@@ -76,7 +76,7 @@ static int run(struct arena *arena, int self, unsigned rounds, unsigned fit) {
             if (after < before) arena->unfreed++;
         }
     }
-    meet(arena); /* nobody leaves early: a context that goes would make room */
+    meet(arena); /* no process leaves early, because its context would free memory */
     return 0;
 }
 
@@ -116,7 +116,7 @@ int main(int argc, char **argv) {
         int status;
         HOLDS(wait(&status) > 0);
         if (status == 0) continue;
-        /* The others would wait at the barrier for ever. */
+        /* The others would block at the barrier. */
         failed = 1;
         for (unsigned i = 0; i < procs; i++) kill(child[i], SIGKILL);
     }

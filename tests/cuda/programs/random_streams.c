@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * random_streams SEED STEPS - calls of streams, events, captures and graphs, drawn from a seed and
- * made by two threads in turn. Prints each call's answer, and the bytes and counts that work has
- * left behind whenever all of it is waited for. What is printed does not depend on time: work
- * writes each place with one value only, and whether something has ended yet is not told.
+ * random_streams SEED STEPS - makes random calls of streams, events, captures and graphs from a
+ * seed, by two threads in turn. Prints each call's result, and the bytes and counts left by the
+ * work at each full wait. The output does not depend on time: work writes each place with one value
+ * only, and whether something has ended yet is not printed.
  */
 #include <pthread.h>
 #include <semaphore.h>
@@ -71,7 +71,7 @@ static CUdeviceptr data, source;
 static uint32_t *host, *taken, counter[COUNTERS];
 static sem_t go, done;
 static unsigned steps, number;
-static int begun[STREAMS]; /* by which thread a capture was begun there, from 1 on */
+static int begun[STREAMS]; /* thread that began a capture there, from 1 on */
 
 static unsigned draw(unsigned bound) {
     state ^= state >> 12;
@@ -82,7 +82,7 @@ static unsigned draw(unsigned bound) {
 
 static void count(void *which) { __atomic_fetch_add((uint32_t *)which, 1, __ATOMIC_RELAXED); }
 
-/* Whether it has ended yet is a matter of time. */
+/* Drops whether it has ended yet, which depends on time. */
 static CUresult timeless(CUresult answer) {
     return answer == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : answer;
 }
@@ -102,7 +102,7 @@ static CUresult launch_by(unsigned how, CUstream to, int own) {
     }
 }
 
-/* Everything is waited for, if that may be; then what it left behind is told, and taken away. */
+/* Waits for everything, if allowed; then prints and clears what it left. */
 static CUresult look(void) {
     uint32_t found[3 * WORDS];
     CUresult answer = cu.cuCtxSynchronize();
@@ -121,8 +121,7 @@ static CUresult look(void) {
     return answer == CUDA_SUCCESS ? cu.cuCtxSynchronize() : answer;
 }
 
-/* The graph of a capture that has ended: launched later, from a place where another may have been.
- */
+/* Keeps the graph of a capture for later launches, in place of another one. */
 static CUresult keep(CUresult answer, CUgraph made, unsigned place) {
     if (answer != CUDA_SUCCESS) return answer;
     printf("%u: nodes %zu\n", number, count_of(made));
@@ -167,7 +166,7 @@ static void step(int thread) {
                                 7, 7, 8, 9, 9, 10, 11, 12, 13, 14, 15, 15, 16, 17, 18, 18, 19};
     int kind = kinds[draw(sizeof kinds / sizeof *kinds)], own = (int)draw(2), mode, status = -1;
     unsigned which = draw(10), place = draw(WORDS), mark = draw(EVENTS), slot = draw(EXECS);
-    /* What breaks captures is rare while there are any, so that some come to their end. */
+    /* Calls that invalidate captures are rare during captures, so that some complete. */
     if (which >= OWN || (which < 2 && any_begun() && draw(8))) which = OWN + draw(STREAMS - OWN);
     if ((kind == 12 || kind == 13 || kind == 16 || kind == 18) && any_begun() && draw(8)) kind = 19;
     CUstream to = stream[which];
@@ -286,7 +285,7 @@ int main(int argc, char **argv) {
     HOLDS(pthread_join(thread, NULL) == 0);
     printf("over\n");
     fflush(stdout);
-    /* Whoever wants to look at what was counted. */
+    /* For inspection of the counts. */
     (void)getchar();
     return 0;
 }

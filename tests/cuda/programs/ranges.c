@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ranges - a descriptor of a range of addresses (a dma-buf, for other devices) keeps the memory
- * behind it, whatever its maker lets go of: linear memory that is freed, physical memory that is
- * unmapped and released, a piece of a pool that is trimmed. The books never say less than the
- * driver has; nobody tells them that the descriptor is closed. Prints what they kept then.
+ * ranges - checks that the descriptor of an address range (a dma-buf for other devices) keeps the
+ * memory behind it, whatever its maker releases: linear memory that is freed, physical memory that
+ * is unmapped and released, memory of a pool that is trimmed. The ledger never has less than the
+ * driver, and does not learn that the descriptor is closed. Prints what stays charged then.
  */
 #include "pool.h"
 
@@ -23,11 +23,11 @@ static int keep(CUdeviceptr address, size_t size) {
     return descriptor;
 }
 
-/* So much is there in truth, and no less on the books. */
+/* Requires that the driver has this much, and the ledger no less. */
 static void holds(size_t bytes) {
     size_t has = truth(), says = shown();
     if (has != bytes || says < has)
-        FAIL("expected %zu, the driver has %zu, the books say %zu", bytes, has, says);
+        FAIL("expected %zu, the driver has %zu, the ledger %zu", bytes, has, says);
 }
 
 static void refusals(void) {
@@ -53,7 +53,7 @@ static void refusals(void) {
     CHECK(cu.cuMemFreeHost(host));
     CHECK(cu.cuMemFree(address));
     CHECK(vm.unreserve(empty, GRANULE));
-    TAKEN(0); /* what was refused kept nothing */
+    TAKEN(0); /* a refused call kept nothing */
 }
 
 static void linear(void) {
@@ -64,10 +64,10 @@ static void linear(void) {
     CHECK(cu.cuMemFree(address));
     holds(PIECE);
     HOLDS(close(descriptor) == 0);
-    holds(PIECE); /* the copy is the same */
+    holds(PIECE); /* a copy of the descriptor changes nothing */
     HOLDS(close(copy) == 0);
     holds(0);
-    /* Closed first: an allocation like any other. */
+    /* Closed first: an ordinary allocation. */
     CHECK(cu.cuMemAlloc(&address, PIECE));
     HOLDS(close(keep(address, PIECE)) == 0);
     holds(PIECE);
@@ -75,7 +75,7 @@ static void linear(void) {
     holds(0);
 }
 
-/* In a context that goes. */
+/* In a context that is destroyed. */
 static void with_its_context(void) {
     CUcontext context;
     CUdeviceptr address;
@@ -96,8 +96,8 @@ static void physical(void) {
         CHECK(vm.map(range + (size_t)which * PIECE, PIECE, 0, handle[which], 0));
     }
     let_in(range, 2 * PIECE);
-    /* Released while it is mapped, then unmapped while it is kept. Another descriptor has only the
-     * second one. */
+    /* Released while mapped, then unmapped while kept. Another descriptor has only the second
+     * one. */
     CHECK(vm.release(handle[0]));
     CHECK(vm.release(handle[1]));
     int both = keep(range, 2 * PIECE), second = keep(range + PIECE + GRANULE, GRANULE);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * records.h - the driver's records for memory that is asked for by place: physical memory, pools,
- * who may reach it.
+ * records.h - the driver's structures for memory with a location: physical memory, pools, access.
  */
 #ifndef CGPU_TEST_RECORDS_H
 #define CGPU_TEST_RECORDS_H

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * refused NAME... - calls each of these driver functions with pointers to zeroed memory for all its
- * arguments and prints what they answered, as one JSON object by name; null for a name that the
- * driver does not export. Meant for functions that are refused whatever they are given: any other
- * would make nothing of such arguments.
+ * refused NAME... - calls each of these driver functions with pointers to zeroed memory for all
+ * arguments and prints the results as one JSON object by name; null for names that the driver does
+ * not export. Only for functions that are refused with any argument.
  */
 #include "driver.h"
 

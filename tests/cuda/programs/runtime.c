@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * runtime LIBCUDART - opens a real CUDA runtime and lets it look the driver up, as it does at its
- * first call. Prints one line per function that it got, "NAME VERSION FLAGS LIBRARY:SYMBOL", and
- * last, as one JSON object, how many, and what the call answered: on a driver that is not the
- * vendor's the runtime stops there by itself (103 or thereabouts), which is its right.
+ * runtime LIBCUDART - opens a real CUDA runtime and lets it look up the driver, as at its first
+ * call. Prints one line per function that it got, "NAME VERSION FLAGS LIBRARY:SYMBOL", and last, as
+ * one JSON object, their number and the call's result. On a driver that is not the vendor's the
+ * runtime stops there (103 or a similar code), which is expected.
  *
- * The executable's own dlsym stands before everybody else's, so that it sees what the runtime asks
- * and what it gets.
+ * The executable's own dlsym comes first in the search order, so that it sees what the runtime
+ * requests and gets.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -38,7 +38,7 @@ static void say(const char *name, int version, uint64_t flags, void *function) {
 static int spy_first(const char *name, void **function, int version, uint64_t flags);
 static int spy_second(const char *name, void **function, int version, uint64_t flags, int *status);
 
-/* Stands before the look-up itself, by whichever way it was asked for. */
+/* Wraps the look-up function itself, by whatever way it was requested. */
 static void *before(void *found, int is_second) {
     if (!found) return found;
     if (is_second) {
@@ -51,7 +51,7 @@ static void *before(void *found, int is_second) {
 
 static void got(const char *name, void **function, int version, uint64_t flags) {
     say(name, version, flags, *function);
-    /* The runtime asks the look-up for the look-up, and goes on with what it gets. */
+    /* The runtime looks up the look-up function and continues with that. */
     if (!strcmp(name, "cuGetProcAddress")) *function = before(*function, version >= 12000);
 }
 
@@ -69,8 +69,7 @@ static int spy_second(const char *name, void **function, int version, uint64_t f
 
 void *dlsym(void *handle, const char *name) {
     static void *(*next)(void *, const char *);
-    /* dlsym cannot find itself; whoever stands behind us is found by glibc's version, or by none.
-     */
+    /* dlsym cannot find itself; the next one is found by glibc's version, or not at all. */
     if (!next) next = (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
     if (!next) next = (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
     if (!next) return NULL;

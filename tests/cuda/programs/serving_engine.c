@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * serving_engine - weights, then nine tenths of what cuMemGetInfo says is free in one block, then
- * graphs captured for some sizes of batches, then work in what is left: by linear memory, and by a
- * pool that keeps what it has. What was shown as free was free.
+ * serving_engine - allocates weights, then nine tenths of what cuMemGetInfo shows as free in one
+ * block, then captures graphs for some batch sizes, then works in the rest: with linear memory, and
+ * with a pool that keeps what it has. Memory shown as free was free.
  */
 #include "pool.h"
 
@@ -29,8 +29,8 @@ static void graphs_open(void) {
     *(void **)&graphs.end_of = driver_symbol("cuGraphExecDestroy");
 }
 
-/* A graph for each size of a batch, largest first, in memory that is there. They take none of their
- * own. */
+/* Captures a graph for each batch size, largest first, in existing memory. They take none
+ * themselves. */
 static void capture_all(CUgraphExec executables[SHAPES], CUdeviceptr cache, CUstream stream) {
     size_t before = shown();
     for (int shape = SHAPES; shape-- > 0;) {
@@ -56,7 +56,7 @@ static void serve(int pooled, CUstream stream) {
     for (int i = 0; i < WEIGHTS; i++)
         CHECK(pooled ? pools.alloc(&weights[i], 300 * MIB + 5, stream)
                      : cu.cuMemAlloc(&weights[i], 300 * MIB + 5));
-    /* A profiling run, whose memory is given back. */
+    /* A profiling run, whose memory is freed. */
     CHECK(pools.alloc(&scratch, 700 * MIB, stream));
     CHECK(pools.free(scratch, stream));
     CHECK(cu.cuCtxSynchronize());

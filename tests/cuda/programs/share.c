@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * share - device memory between two processes: handles that are numbers (cuIpc*), physical memory
- * and pools by descriptors. The bytes are the same, the importer's use is none while the exporter
- * has the memory, and the memory goes with the last who keeps it, be that only an open descriptor.
- * Prints nothing but one JSON object.
+ * share - checks device memory shared by two processes: IPC handles, and physical memory and pools
+ * by descriptor. The bytes are the same, the importer uses nothing while the exporter has the
+ * memory, and the memory is freed with its last holder, even if that is only an open descriptor.
+ * Prints only one JSON object.
  *
- * For a driver without a shim: where limits are held, some of these are refused.
+ * For a driver without a shim: under a limit some of these are refused.
  */
 #include "descriptors.h"
 #include "records.h"
@@ -63,7 +63,7 @@ static CUdeviceptr reserve_and_map(size_t bytes, uint64_t handle) {
     return address;
 }
 
-/* The exporter's side. */
+/* The exporter. */
 static void exporter(void) {
     FUNCTION(get, cuIpcGetMemHandle, (struct handle *, CUdeviceptr));
     FUNCTION(open, cuIpcOpenMemHandle_v2, (CUdeviceptr *, struct handle, unsigned));
@@ -94,27 +94,27 @@ static void exporter(void) {
     hear('R');
     size_t before = free_bytes();
 
-    /* Numbers: a small allocation, whose block holds others, and a large one. */
+    /* IPC handles: of a small allocation, whose block holds others, and of a large one. */
     CHECK(cu.cuMemAlloc(&small, 1000));
     CHECK(cu.cuMemAlloc(&large, 5 * MIB));
     CHECK(cu.cuMemsetD32(small, 0x51, 250));
     CHECK(cu.cuMemsetD32(large, 0x52, MIB));
     size_t with = free_bytes();
     CHECK(get(&handle, small));
-    CHECK(get(&handle, small + 4)); /* any address within will do */
+    CHECK(get(&handle, small + 4)); /* any address within the allocation is accepted */
     EXPECT(CUDA_ERROR_INVALID_CONTEXT, open(&address, handle, LAZY));
     EXPECT(CUDA_ERROR_INVALID_VALUE, open(&address, handle, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE, get(&handle, 0x1234));
     EXPECT(CUDA_ERROR_INVALID_VALUE, close_handle(small));
-    HOLDS(word_at(small) == 0x51); /* still there, wherever it lies now */
+    HOLDS(word_at(small) == 0x51); /* unchanged, wherever it is now */
     send_bytes(&handle, sizeof handle);
     CHECK(get(&handle, large));
     send_bytes(&handle, sizeof handle);
     hear('O');
     HOLDS(word_at(large) == 0x99);
-    HOLDS(free_bytes() == with); /* the other one's use is none */
+    HOLDS(free_bytes() == with); /* the importer uses nothing */
     CHECK(cu.cuMemFree(large));
-    HOLDS(free_bytes() == with); /* it is open there */
+    HOLDS(free_bytes() == with); /* the importer has it open */
     say('F');
     hear('C');
     HOLDS(free_bytes() == before - 2 * MIB);
@@ -142,7 +142,7 @@ static void exporter(void) {
     HOLDS(free_bytes() == before - 4 * MIB);
     CHECK(unmap(address, 4 * MIB));
     CHECK(release(physical));
-    HOLDS(free_bytes() == before - 4 * MIB); /* the other one has it */
+    HOLDS(free_bytes() == before - 4 * MIB); /* the importer holds it */
     say('L');
     hear('U');
     HOLDS(free_bytes() == before);
@@ -152,7 +152,7 @@ static void exporter(void) {
     CHECK(export_handle(&descriptor, physical, DESCRIPTOR, 0));
     CHECK(release(physical));
     HOLDS(free_bytes() == before - 6 * MIB);
-    CHECK(import(&physical, (void *)(intptr_t)descriptor, DESCRIPTOR)); /* one's own, once more */
+    CHECK(import(&physical, (void *)(intptr_t)descriptor, DESCRIPTOR)); /* its own memory, imported */
     HOLDS(free_bytes() == before - 6 * MIB);
     CHECK(release(physical));
     HOLDS(close(descriptor) == 0);
@@ -190,7 +190,7 @@ static void exporter(void) {
     CHECK(cu.cuCtxSynchronize());
     HOLDS(free_bytes() == before);
 
-    /* Killed while the other one has its memory open: that stays. */
+    /* Killed while the importer has its memory open: that stays. */
     CHECK(cu.cuMemAlloc(&large, 8 * MIB));
     CHECK(cu.cuMemsetD32(large, 0x81, 2 * MIB));
     CHECK(get(&handle, large));
@@ -200,7 +200,7 @@ static void exporter(void) {
     kill(getpid(), SIGKILL);
 }
 
-/* The importer's side. */
+/* The importer. */
 static void importer(pid_t other) {
     FUNCTION(open, cuIpcOpenMemHandle_v2, (CUdeviceptr *, struct handle, unsigned));
     FUNCTION(close_handle, cuIpcCloseMemHandle, (CUdeviceptr));
@@ -232,16 +232,16 @@ static void importer(pid_t other) {
     HOLDS(address == again);
     HOLDS(word_at(address) == 0x51);
     CHECK(cu.cuCtxSetCurrent(second));
-    EXPECT(CUDA_ERROR_INVALID_CONTEXT, open(&again, handle, LAZY)); /* one context has it already */
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, open(&again, handle, LAZY)); /* another context has it open */
     CHECK(cu.cuCtxSetCurrent(first));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cu.cuMemFree(address)); /* not ours to free */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cu.cuMemFree(address)); /* not this process's to free */
     CHECK(open(&other_one, large, LAZY));
     HOLDS(word_at(other_one) == 0x52);
     CHECK(cu.cuMemsetD32(other_one, 0x99, 1));
     CHECK(cu.cuCtxSynchronize());
     say('O');
     hear('F');
-    HOLDS(word_at(other_one) == 0x99); /* freed there, open here */
+    HOLDS(word_at(other_one) == 0x99); /* freed by the exporter, open here */
     EXPECT(CUDA_ERROR_INVALID_VALUE, open(&again, large, LAZY));
     CHECK(close_handle(other_one));
     EXPECT(CUDA_ERROR_INVALID_VALUE, close_handle(other_one));
@@ -290,7 +290,8 @@ static void importer(pid_t other) {
     size_t before = free_bytes();
     say('K');
     HOLDS(waitpid(other, &status, 0) == other && WIFSIGNALED(status));
-    /* Its context goes some time after it; what is open here stays, and is ours from then on. */
+    /* Its context is released some time after it. Memory open here stays, and is charged here
+     * from then on. */
     while (free_bytes() == before) usleep(1000);
     HOLDS(word_at(address) == 0x81);
     size_t with = free_bytes();

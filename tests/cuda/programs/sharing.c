@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sharing - kernels beside each other on one GPU, and before each other: by the size of their
- * grids, by the priority of their streams, all at once or not at all; code that comes onto the GPU
- * with the first launch. Prints one JSON object: milliseconds that two kernels of 20 ms took in two
- * streams, small and large ones, and bytes that first launches took.
+ * sharing - checks concurrent and ordered kernels on one GPU: by the size of their grids, by stream
+ * priority, and cooperative launches; and code that is loaded by the first launch. Prints one JSON
+ * object: milliseconds that two kernels of 20 ms took in two streams, small and large ones, and
+ * bytes that first launches took.
  */
 #include "driver.h"
 
@@ -67,7 +67,7 @@ int main(void) {
     is_loaded = symbol("cuFuncIsLoaded");
     for (int i = 0; i < 2; i++) CHECK(cu.cuStreamCreate(&stream[i], CU_STREAM_NON_BLOCKING));
 
-    /* The first launch brings the code onto the GPU, and only it; or loading does. */
+    /* The first launch loads the code, and only that one; or loading the module does. */
     const char *mode = getenv("CUDA_MODULE_LOADING");
     int eager = mode && !strcmp(mode, "EAGER");
     CHECK(cu.cuModuleLoadData(&module, "any image"));
@@ -85,7 +85,7 @@ int main(void) {
 
     double small = both(kernel, stream, 8), large = both(kernel, stream, 100000);
 
-    /* A more urgent stream's kernel comes before what was there first, if that goes in waves. */
+    /* A kernel of a higher priority runs before an earlier one that has several waves. */
     CHECK(range(&least, &greatest));
     HOLDS(least == 0 && greatest < 0);
     CHECK(with_priority(&urgent, CU_STREAM_NON_BLOCKING, greatest));
@@ -106,7 +106,7 @@ int main(void) {
     CHECK(cu.cuEventElapsedTime(&later, urgent_end, end));
     HOLDS(later > 0);
 
-    /* All blocks at once, or not at all. */
+    /* All blocks at once, or none. */
     EXPECT(720, cooperative(kernel, 100000, 1, 1, 256, 1, 1, 0, stream[0], NULL));
     CHECK(cooperative(other, 16, 1, 1, 256, 1, 1, 0, stream[0], NULL));
     Part part = {other, 16, 1, 1, 256, 1, 1, 0, stream[0], NULL};

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * siblings FILE - functions of which there are several that do the same: other versions, other
- * flavours, the same from a file. What one of them takes of the GPU, each takes, and it is on the
- * books to the byte; what does not fit is refused by each. A version that nobody looks at is a way
- * past the limit. FILE is a place for a module's text. Prints one JSON object: by family, how many
- * were there.
+ * siblings FILE - checks functions that do the same: other versions, other stream variants, the
+ * same from a file. Each takes the same GPU memory, is charged to the byte, and is refused if it
+ * does not fit. A version that is not hooked would be a way around the limit. FILE is a path for
+ * the text of a module. Prints one JSON object: the number of functions by family.
  *
  * For a GPU with a limit, without a monitor.
  */
@@ -40,7 +39,7 @@ static int look_up(struct sibling *family, int count) {
     for (struct sibling *one = family; one < family + COUNT; one++) \
         if (one->function)
 
-/* Contexts: as many as there is room for, each at the same price. */
+/* Contexts: as many as there is room for, each of the same size. */
 static CUresult create_context(const struct sibling *by, CUcontext *context) {
     if (strcmp(by->name, "cuCtxCreate_v3") == 0)
         return ((CUresult (*)(CUcontext *, void *, int, unsigned, CUdevice))by->function)(
@@ -79,7 +78,7 @@ static int contexts(void) {
     return found;
 }
 
-/* To wait for a context is when its pools shrink. */
+/* A wait for a context makes its pools shrink. */
 static int waiting(void) {
     CUcontext current;
     CUdeviceptr address;
@@ -142,7 +141,7 @@ static int modules(void) {
     return found;
 }
 
-/* A library is in no context until it is asked for there. */
+/* A library is loaded into a context at its first use there. */
 static int libraries(void) {
     if (!dlsym(cu.library, "cuLibraryLoadData")) return 0;
     FUNCTION(unload, cuLibraryUnload, (void *));
@@ -174,7 +173,7 @@ static int libraries(void) {
     return found;
 }
 
-/* A function's code comes with its first launch, or when it is asked for. */
+/* A function's code is loaded by its first launch or on request. */
 static int code(void) {
     static const char text[] = "// any byte string is a module on the simulated GPU\n";
     FAMILY({"cuLaunchKernel", NULL}, {"cuFuncLoad", NULL});
@@ -196,14 +195,14 @@ static int code(void) {
         CHECK(cu.cuStreamSynchronize(stream));
         if (!most) most = truth() - before;
         HOLDS(most > 0 && truth() - before == most);
-        HOLDS(by == family || shown() >= truth()); /* a launch's is seen by a monitor */
+        HOLDS(by == family || shown() >= truth()); /* only a monitor observes the code of a launch */
         CHECK(cu.cuModuleUnload(module));
         books_open();
     }
     return found;
 }
 
-/* Physical memory that the tiles of a sparse array alone keep. */
+/* Physical memory that only tiles of a sparse array keep. */
 static int tiles(void) {
     FUNCTION(create, cuArray3DCreate_v2, (void **, const struct array *));
     FUNCTION(destroy, cuArrayDestroy, (void *));
@@ -244,7 +243,7 @@ static void all_gone(CUgraph made, CUgraphExec executable) {
     CHECK(graph.Destroy(made));
 }
 
-/* Graphs: however a node comes into one, it is instantiated, sent and launched. */
+/* Graphs: created by any call that adds a node, then instantiated, uploaded and launched. */
 static CUgraph with_allocation(const struct sibling *by, size_t bytes, CUdeviceptr *address) {
     CUgraph made = graph_made();
     NodeParams params = {.type = MEM_ALLOC, .alloc = allocation_of(bytes)};
@@ -341,7 +340,7 @@ static int executables(void) {
     return found;
 }
 
-/* Sent ahead and launched, by each flavour. */
+/* Uploaded and launched, by each variant. */
 static int sendings(void) {
     FAMILY({"cuGraphUpload", NULL}, {"cuGraphUpload_ptsz", NULL}, {"cuGraphLaunch", NULL},
            {"cuGraphLaunch_ptsz", NULL});
@@ -366,7 +365,7 @@ static int sendings(void) {
     return found;
 }
 
-/* What does the same work as another graph, and another's memory instead. */
+/* Graphs with the same work, one with other memory. */
 static CUgraph with_work(void) {
     KernelParams work = {.func = kernel, .grid = {1, 1, 1}, .block = {1, 1, 1}};
     CUgraph made = graph_made();
@@ -445,7 +444,7 @@ static int updates(void) {
     return found;
 }
 
-/* The GPU's pool, by the GPU's number and by its place. */
+/* The GPU's current pool, by the GPU's number and by its location. */
 static int chosen_pools(void) {
     FAMILY({"cuDeviceSetMemPool", NULL}, {"cuMemSetMemPool", NULL});
     EACH(by) {
@@ -486,7 +485,7 @@ static int chosen_pools(void) {
         while (count > 0) CHECK(pools.free(address[--count], stream));
         CHECK(cu.cuStreamSynchronize(stream));
         TAKEN(0);
-        CHECK(pools.destroy(own)); /* and the GPU has its first one again */
+        CHECK(pools.destroy(own)); /* the GPU has its default pool again */
         CHECK(pools.alloc(&address[0], ROOM, stream));
         HELD_BY(before);
         CHECK(pools.free(address[0], stream));
@@ -496,8 +495,7 @@ static int chosen_pools(void) {
     return found;
 }
 
-/* The pools of each locality domain of the GPU, its first ones and others that are chosen: all at
- * one limit. */
+/* The pools of each locality domain, default and current ones, under one limit. */
 static int domains(void) {
     enum { DOMAINS = 149 };
     static CUdeviceptr address[4096];
@@ -534,7 +532,7 @@ static int domains(void) {
     return there;
 }
 
-/* Memory of another process: its maker pays, and who opens it does not. */
+/* Memory of another process is charged to its maker, not to the importer. */
 struct handle {
     char bytes[64];
 };
@@ -585,11 +583,11 @@ static void made_for_others(int times) {
         hear(&word, 1);
         TAKEN(ROOM);
         CHECK(cu.cuMemFree(address));
-        TAKEN(ROOM); /* somebody has it */
+        TAKEN(ROOM); /* the importer has it */
         say("f", 1);
         hear(&word, 1);
         HOLDS(truth() == 0);
-        /* Without a monitor nobody tells its maker that it has gone. Whatever the function's
+        /* Without a monitor its maker is not informed of the end, whatever the function's
          * version. */
         if (i == 0) kept = shown();
         HOLDS(shown() == kept);
@@ -608,7 +606,7 @@ int main(int argc, char **argv) {
     if (child == 0) {
         char word;
         watchdog(120);
-        hear(&word, 1); /* contexts that come one after another are measured exactly */
+        hear(&word, 1); /* contexts created one after another are measured exactly */
         driver_open();
         say("r", 1);
         opening = opened();

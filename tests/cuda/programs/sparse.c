@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sparse - sparse arrays and chains of them: how they say that they are divided, memory that is
- * mapped to them tile by tile in stream order and is kept by the tiles alone, and what is refused.
+ * sparse - checks sparse arrays, with and without levels: their reported tiling, memory that is
+ * mapped tile by tile in stream order and kept only by the tiles, and refusals.
  */
 #include "objects.h"
 
@@ -97,11 +97,11 @@ static void plane(void) {
                       .width = sizeof back,
                       .height = 1,
                       .depth = 1};
-    EXPECT(CUDA_ERROR_INVALID_VALUE, copy(&put)); /* nothing is there */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, copy(&put)); /* nothing is mapped there */
 
-    /* What is refused changes nothing. */
+    /* A refused call changes nothing. */
     struct map_info wrong = tiles(array, 64, 0, 128, 128);
-    EXPECT(CUDA_ERROR_INVALID_VALUE, map(&wrong, 1, NULL)); /* no memory is named, nor a tile */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, map(&wrong, 1, NULL)); /* names no memory and no tile */
     wrong.handle = pool;
     EXPECT(CUDA_ERROR_INVALID_VALUE, map(&wrong, 1, NULL));
     wrong = tiles(array, 0, 0, 128, 128), wrong.handle = pool, wrong.offset = 4096;
@@ -125,7 +125,7 @@ static void plane(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, map(&wrong, 1, NULL));
     CHECK(release(other));
 
-    /* Two tiles of the second row, which is what the copy touches. */
+    /* Two tiles of the second row, which the copy touches. */
     struct map_info both = tiles(array, 4 * 128, 128, 256, 128);
     both.handle = pool, both.offset = 3 * TILE;
     CHECK(map(&both, 1, NULL));
@@ -133,10 +133,9 @@ static void plane(void) {
     CHECK(copy(&get));
     HOLDS(memcmp(row, back, sizeof row) == 0);
     put.dst.x += 4;
-    EXPECT(CUDA_ERROR_INVALID_VALUE, copy(&put)); /* reaches into the next one */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, copy(&put)); /* reaches into the next tile */
 
-    /* The tiles keep the memory, each by itself; it goes with the last, when the stream comes to
-     * that. */
+    /* Each tile keeps the memory, until the stream has unmapped the last one. */
     CHECK(release(pool));
     HOLDS(before - available() == 4 * MIB);
     CUstream stream;
@@ -156,9 +155,9 @@ static void plane(void) {
     CHECK(cu.cuStreamSynchronize(stream));
     HOLDS(available() == kept + 4 * MIB);
     both.handle = 5;
-    EXPECT(CUDA_ERROR_INVALID_VALUE, map(&both, 1, stream)); /* to unmap names no memory */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, map(&both, 1, stream)); /* an unmap must name no memory */
 
-    /* A tile that is mapped again lets go of the first memory, and the array's end of all. */
+    /* A new mapping of a tile releases the former memory; the array's end releases all. */
     kept = available();
     pool = pool_of(2 * MIB), other = pool_of(2 * MIB);
     both = tiles(array, 0, 0, 128, 128), both.handle = pool;
@@ -200,7 +199,7 @@ static void chain(void) {
     CHECK(divided_chain(&how, whole));
     HOLDS(how.tail_level == 3 && how.tail == TILE && how.flags == 0);
     CHECK(level_of(&level, whole, 1));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, divided(&how, level)); /* its chain is asked */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, divided(&how, level)); /* only its whole array can be queried */
     CHECK(level_of(&small, whole, 5));
     EXPECT(CUDA_ERROR_INVALID_VALUE, from_host(level, 0, "level 1", 8));
     EXPECT(CUDA_ERROR_INVALID_VALUE, from_host(small, 0, "level 5", 8));
@@ -212,9 +211,9 @@ static void chain(void) {
     infos[1].part.words[0] = 0, infos[1].part.tail.offset = 0, infos[1].part.tail.size = TILE;
     CHECK(map(infos, 2, NULL));
     infos[1].part.tail.layer = 2;
-    EXPECT(CUDA_ERROR_INVALID_VALUE, map(&infos[1], 1, NULL)); /* there are two */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, map(&infos[1], 1, NULL)); /* the array has two levels */
     infos[0].part.level.level = 3;
-    EXPECT(CUDA_ERROR_INVALID_VALUE, map(&infos[0], 1, NULL)); /* is in the tail */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, map(&infos[0], 1, NULL)); /* the level is in the mip tail */
     CHECK(from_host(level, 0, "level 1", 8));
     CHECK(from_host(small, 0, "level 5", 8));
     CHECK(to_host(back, level, 0, 8));
@@ -224,13 +223,13 @@ static void chain(void) {
     CHECK(destroy_chain(whole));
     HOLDS(before == available());
 
-    /* Too small for a tile: all of it is one tail. */
+    /* Smaller than a tile: the whole array is a mip tail. */
     wanted =
         (struct array){.width = 64, .height = 64, .format = FLOAT, .channels = 4, .flags = SPARSE};
     CHECK(create(&whole, &wanted));
     CHECK(divided(&how, whole));
     HOLDS(how.tile[0] == 64 && how.tile[1] == 64 && how.flags == 0 &&
-          how.tail == 0); /* just one tile */
+          how.tail == 0); /* exactly one tile */
     CHECK(destroy(whole));
     wanted.height = 63;
     CHECK(create(&whole, &wanted));
@@ -249,7 +248,7 @@ static void chain(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, map(&dense, 1, NULL));
     CHECK(destroy(whole));
 
-    /* A context's end takes its arrays, and what only they kept. */
+    /* A destroyed context releases its arrays and what only they kept. */
     CUcontext context, current;
     CHECK(cu.cuCtxGetCurrent(&current));
     before = available();
@@ -277,7 +276,7 @@ int main(void) {
     *(void **)&divided = driver_symbol("cuArrayGetSparseProperties");
     CHECK(cu.cuDeviceGetAttribute(&has, SUPPORTED, 0));
     HOLDS(has == 1);
-    /* Its code comes with the first launch. */
+    /* The first launch loads its code. */
     CHECK(cu.cuLaunchKernel(driver_function("spin_20ms"), 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
     CHECK(cu.cuCtxSynchronize());
     plane();

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * spawns - a process that uses the GPU starts others in every way there is: fork, vfork and
- * posix_spawn with exec, system, popen, a fork whose child forks, and a vfork whose exec fails.
- * Every child uses the GPU itself; in between the parent goes on as if nothing had been. Prints one
- * JSON object: children, and the GPU's total, which was the same to all.
+ * spawns - a process that uses the GPU starts others in every way: fork, vfork and posix_spawn with
+ * exec, system, popen, a fork whose child forks, and a vfork whose exec fails. Every child uses the
+ * GPU, and the parent continues in between. Prints one JSON object: children, and the GPU's total,
+ * which was the same in all.
  */
 #include "driver.h"
 
@@ -42,7 +42,7 @@ static void ended(pid_t pid, int code) {
     goes_on();
 }
 
-/* What a child says on the other end of a pipe. */
+/* Reads a child's output from a pipe. */
 static size_t said(int fd) {
     char text[64] = "";
     FILE *file = fdopen(fd, "r");

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * spin.h - a kernel that keeps the whole GPU busy for a given time, on a real GPU and on the
- * simulated one: as many blocks as there is room for at once, so that kernels of several streams
- * come one after the other and never beside each other.
+ * simulated one. It has as many blocks as fit at once, so that kernels of several streams run one
+ * after another.
  *
  * The simulated GPU takes the time from the name, spin_<n>us. A real one runs the PTX below, which
- * counts iterations of a dependent multiply-add; how many make <n> us is measured once, with
- * events, while nobody else uses the GPU. Work is counted in iterations and not in clock ticks,
- * because clocks go on while another context has the GPU.
+ * counts iterations of a dependent multiply-add. The iterations for <n> us are calibrated once with
+ * events, while the GPU is otherwise idle. Iterations are counted instead of clock ticks, because
+ * clocks continue while another context has the GPU.
  */
 #ifndef CGPU_TEST_SPIN_H
 #define CGPU_TEST_SPIN_H
 
 #include "driver.h"
 
-enum { SPIN_THREADS = 1024 }; /* of a block: the most there can be */
+enum { SPIN_THREADS = 1024 }; /* of a block: the maximum */
 
 struct spin {
     CUfunction function;
     CUdeviceptr sink;    /* the kernel writes here, so that the loop is not optimised away */
-    unsigned blocks;     /* that fill the GPU */
+    unsigned blocks;     /* as many as fill the GPU */
     unsigned threads;    /* of each block */
     uint32_t iterations; /* of one launch */
 };
@@ -61,7 +61,7 @@ static inline CUresult spin_launch(const struct spin *spin, uint32_t iterations,
                              params, NULL);
 }
 
-/* Blocks of the GPU of the current context. */
+/* Returns the number of blocks that fill the current context's GPU. */
 static inline unsigned spin_blocks(void) {
     CUdevice device;
     int processors, threads;
@@ -72,7 +72,7 @@ static inline unsigned spin_blocks(void) {
     return (unsigned)processors * ((unsigned)threads / SPIN_THREADS);
 }
 
-/* Milliseconds that a launch of `iterations` takes on the GPU. */
+/* Returns the GPU time of a launch with `iterations`, in milliseconds. */
 static inline float spin_measure(const struct spin *spin, uint32_t iterations, CUstream stream) {
     CUevent start, end;
     float ms;
@@ -88,7 +88,7 @@ static inline float spin_measure(const struct spin *spin, uint32_t iterations, C
     return ms;
 }
 
-/* A kernel of this name: on the simulated GPU it does what its name says, on a real one next to
+/* Opens a kernel of this name. The simulated GPU does what the name says, a real one nearly
  * nothing. */
 static inline struct spin spin_named(const char *name) {
     struct spin spin = {.function = spin_function(name),
@@ -99,11 +99,11 @@ static inline struct spin spin_named(const char *name) {
     return spin;
 }
 
-/* Calibrates: the iterations of a launch that takes `us` microseconds. */
+/* Calibrates: returns the iterations of a launch that takes `us` microseconds. */
 static inline uint32_t spin_iterations(const struct spin *spin, unsigned us, CUstream stream) {
-    /* The difference of two lengths leaves the launch itself out; a GPU whose kernels do not get
-     * longer with their argument is the simulated one, and keeps the name's time. A real one
-     * raises its clocks by a factor of five once it has work, which takes a part of a second. */
+    /* The difference of two lengths cancels the launch itself. If the time does not depend on
+     * the argument, the GPU is the simulated one and keeps the name's time. A real GPU raises
+     * its clocks by up to five times once it has work, which takes part of a second. */
     const uint32_t few = 20000, many = 220000;
     const double warm_up_s = 0.5;
     float best_few = 1e9f, best_many = 1e9f, per_iteration_us = 0;
@@ -119,8 +119,8 @@ static inline uint32_t spin_iterations(const struct spin *spin, unsigned us, CUs
     return per_iteration_us > 0 ? (uint32_t)((float)us / per_iteration_us) + 1 : 1;
 }
 
-/* A kernel of `us` microseconds. `iterations` is what an earlier calibration found, 0 to calibrate
- * now. */
+/* Opens a kernel of `us` microseconds. `iterations` is the result of an earlier calibration, or
+ * 0 to calibrate now. */
 static inline struct spin spin_open(unsigned us, uint32_t iterations, CUstream stream) {
     char name[32];
     snprintf(name, sizeof name, "spin_%uus", us);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * steady KERNEL_US [ITERATIONS] - launches kernels without a pause and tells what completed in each
- * window of time; led by commands on standard input, with one JSON object a line:
+ * steady KERNEL_US [ITERATIONS] - launches kernels without a pause and reports the completed ones
+ * in each window of time. Controlled by commands on standard input, with one JSON object a line:
  *
  *     run SECONDS WINDOW SHAPES   launches for SECONDS, two batches ahead of the GPU, with the
  *                                 shapes 0 .. SHAPES - 1 in turn; prints from, to (CLOCK_MONOTONIC
@@ -11,9 +11,9 @@
  * It begins with ready and iterations, which a second process takes as ITERATIONS instead of
  * calibrating beside the first one.
  *
- * Shapes differ in their grid, block and shared memory, and take the same time on the GPU: at most
- * one block a multiprocessor, with at most one warp a scheduler, so that more threads do not wait
- * for each other.
+ * Shapes differ in grid, block and shared memory, and take the same GPU time: at most one block a
+ * multiprocessor, with at most one warp a scheduler, so that additional threads do not wait for
+ * each other.
  */
 #include "spin.h"
 

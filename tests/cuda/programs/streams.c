@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * streams - order in and between streams, seen through events, and the times that events tell.
- * Prints one JSON object: the milliseconds that ten kernels of 1 ms took.
+ * streams - checks order in and between streams by events, and the times of events. Prints one JSON
+ * object: the milliseconds that ten kernels of 1 ms took.
  */
 #include "driver.h"
 
@@ -25,7 +25,7 @@ int main(void) {
     CHECK(cu.cuEventQuery(never));
     CHECK(cu.cuEventSynchronize(never));
 
-    /* Closed until the host opens it, so that nothing is done before it is looked at, however slow
+    /* Closed until the host opens it, so that nothing ends before it is checked, however slow
      * the host is. */
     CHECK(cu.cuMemHostAlloc((void **)&gate, 4096, 0));
     __atomic_store_n(gate, 0, __ATOMIC_RELEASE);

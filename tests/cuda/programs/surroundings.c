@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * surroundings - what a process has besides memory on a GPU, before the driver is opened and after
- * it was used: umask, signal handlers and mask, environment, folder, limits, descriptors, threads,
- * the state of stdio. Prints what it has afterwards, line by line, so that two runs can be
- * compared. Exits 1 if any of what it set itself beforehand has changed.
+ * surroundings - prints a process's state besides GPU memory after it has used the driver: umask,
+ * signal handlers and mask, environment, folder, limits, descriptors, threads, the state of stdio.
+ * One item a line, so that two runs can be compared. Exits 1 if anything that it set before has
+ * changed.
  */
 #include "driver.h"
 
@@ -84,7 +84,7 @@ int main(void) {
     HOLDS(fcntl(kept, F_GETFD) != -1);
     HOLDS(threads_before == 1);
     for (char **variable = environ; *variable; variable++) {
-        /* Whoever runs us says where the shim is; nothing else may differ. */
+        /* The test's own variables name the shim; no others may differ. */
         if (!strncmp(*variable, "LD_PRELOAD=", 11) || !strncmp(*variable, "CGPU_", 5) ||
             !strncmp(*variable, "ALIYUN_", 7))
             continue;

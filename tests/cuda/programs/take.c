@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * take - one process that takes and gives memory as told on standard input; one JSON object per
- * answer.
+ * take - a process that allocates and frees memory by commands on standard input, with one JSON
+ * object per answer.
  *
  *     take BYTES      allocates (K, M, G)
- *     give            frees what it took last
- *     info            nothing
+ *     give            frees the last allocation
+ *     info            does nothing
  *
- * Every answer has the call's result and, as they are then, total and free of the GPU, the bytes
- * held, what of the GPU is in use in truth, by whomever; and the process's id.
+ * Every answer has the call's result, total and free of the GPU as shown then, the bytes held, the
+ * GPU's used bytes of all processes by the driver, and the process id.
  */
 #include "books.h"
 

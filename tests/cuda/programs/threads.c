@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * threads [THREADS [ROUNDS]] - threads that share a context and do everything at once: allocate,
- * fill, copy, launch, record, wait, free, each on streams of its own and on its own default stream.
- * Every byte is checked, and at the end all memory must be free again. Threads come and go, so that
- * what a thread leaves behind would show. Prints one JSON object.
+ * threads [THREADS [ROUNDS]] - threads that share a context do everything at once: allocate, fill,
+ * copy, launch, record, wait, free, each in its own streams and its own default stream. Checks
+ * every byte, and that all memory is free at the end. Threads start and end, so that what a thread
+ * leaves behind would show. Prints one JSON object.
  */
 #include "driver.h"
 
@@ -57,7 +57,7 @@ int main(int argc, char **argv) {
     watchdog(120);
     context = driver_open();
     kernel = driver_function("spin_20us");
-    /* The first launch brings code onto the GPU, which stays. */
+    /* The first launch loads code, which stays on the GPU. */
     CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
     CHECK(cu.cuMemGetInfo(&before, NULL));
     for (int generation = 0; generation < 4; generation++) {
@@ -67,7 +67,7 @@ int main(int argc, char **argv) {
     }
     CHECK(cu.cuCtxSynchronize());
     CHECK(cu.cuMemGetInfo(&after, NULL));
-    HOLDS(after >= before); /* more, when what a process before this one had is gone */
+    HOLDS(after >= before); /* more, once the memory of a former process is released */
     printf("{\"threads\": %u, \"rounds\": %u}\n", 4 * threads, rounds);
     return 0;
 }

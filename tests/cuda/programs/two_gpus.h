@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * two_gpus.h - the books of two GPUs, each with a context of this process.
+ * two_gpus.h - used memory of two GPUs, each with a context of this process.
  */
 #ifndef CGPU_TEST_TWO_GPUS_H
 #define CGPU_TEST_TWO_GPUS_H
@@ -9,12 +9,12 @@
 
 static struct {
     CUcontext context;
-    size_t shown, had; /* free at first: as shown, and as the driver had it */
+    size_t shown, had; /* free at the start: as shown, and by the driver */
 } gpus[2];
 
 static inline void on_gpu(CUdevice device) { CHECK(cu.cuCtxSetCurrent(gpus[device].context)); }
 
-/* Contexts on both; from here on uses are counted. The first GPU is the current one. */
+/* Creates contexts on both and begins to count. The first GPU is current. */
 static inline void gpus_open(void) {
     driver_open();
     for (CUdevice device = 0; device < 2; device++)
@@ -27,7 +27,7 @@ static inline void gpus_open(void) {
     }
 }
 
-/* What was taken since of one of them. */
+/* Returns the bytes taken on one of them since then. */
 static inline void taken_of(CUdevice device, size_t *in_the_books, size_t *in_truth) {
     on_gpu(device);
     *in_the_books = gpus[device].shown - free_shown();
@@ -35,13 +35,13 @@ static inline void taken_of(CUdevice device, size_t *in_the_books, size_t *in_tr
     on_gpu(0);
 }
 
-/* So much is taken of each, in truth, and `kept` more of the first in the books. */
+/* Requires that this much is taken on each by the driver, and `kept` more of the first as shown. */
 static inline void taken_of_both(size_t first, size_t second, size_t kept, const char *when) {
     for (CUdevice device = 0; device < 2; device++) {
         size_t expected = device ? second : first, says, has;
         taken_of(device, &says, &has);
         if (has != expected || says != expected + (device ? 0 : kept))
-            FAIL("%s: expected %zu taken of GPU %d, the books say %zu, the driver %zu", when,
+            FAIL("%s: expected %zu taken of GPU %d, the ledger has %zu, the driver %zu", when,
                  expected, device, says, has);
     }
 }
@@ -54,7 +54,7 @@ static inline uint64_t physical_on(CUdevice device, size_t bytes, int handle_typ
     return handle;
 }
 
-/* Maps a handle, to be reached from one GPU. */
+/* Maps a handle for access from one GPU. */
 static inline CUdeviceptr mapped_for(CUdevice device, uint64_t handle, size_t bytes) {
     struct access access = {{DEVICE, device}, READ_WRITE};
     CUdeviceptr address = reserve(bytes);

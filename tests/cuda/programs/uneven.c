@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * uneven - a GPU's multiprocessors split into parts of different sizes, by locality domain where
- * there are several, and events of whole contexts: recorded behind all that their streams hold,
+ * uneven - checks parts of different sizes of a GPU's multiprocessors, by locality domain if there
+ * are several; and events of whole contexts, which are recorded after all work of their streams and
  * waited for by all of them. Prints one JSON object with the parts.
  *
- * For a driver without a shim, of 13.1 or later. Expects a GPU of compute capability 8 or later.
+ * For a driver without a shim, 13.1 or later. Expects a GPU of compute capability 8 or later.
  */
 #include "records.h"
 
@@ -117,10 +117,10 @@ static void events(CUcontext primary, void *one, CUstream first) {
     CHECK(cu.cuEventCreate(&start, 0));
     CHECK(cu.cuEventCreate(&end, 0));
     CHECK(cu.cuEventCreate(&mark, 0));
-    launch(function, first); /* its code comes onto the GPU */
+    launch(function, first); /* loads its code */
     CHECK(cu.cuCtxSynchronize());
 
-    /* Behind both streams of the green context, not behind another's. */
+    /* After both streams of the green context, not after another's. */
     CHECK(cu.cuEventRecord(start, first));
     launch(function, first);
     launch(function, second);
@@ -133,7 +133,7 @@ static void events(CUcontext primary, void *one, CUstream first) {
     CHECK(green.record_all(primary, end));
     HOLDS(between(start, end) > 19.9);
 
-    /* Both streams wait, and one that is made later; others do not. */
+    /* Both streams wait, and one that is created later; others do not. */
     CHECK(cu.cuEventRecord(start, other));
     for (int i = 0; i < 2; i++) launch(function, other);
     CHECK(cu.cuEventRecord(mark, other));
@@ -151,7 +151,7 @@ static void events(CUcontext primary, void *one, CUstream first) {
     CHECK(cu.cuEventRecord(end, other));
     HOLDS(between(start, end) > 4.9);
 
-    /* Neither beside a capture of one of the streams. */
+    /* Neither during a capture of one of the streams. */
     CHECK(begin(second, RELAXED));
     EXPECT(CAPTURE_UNSUPPORTED, green.record(one, mark));
     EXPECT(CAPTURE_INVALIDATED, end_capture(second, &graph));
@@ -176,7 +176,7 @@ int main(void) {
     CHECK(green.of_device(0, &all, SM));
     refusals(&all);
 
-    /* Found out first, then taken: the last group has all the rest. */
+    /* Queried first, then split: the last group gets the rest. */
     CHECK(green.split(NULL, 3, &all, NULL, 0, groups));
     HOLDS(groups[2].multiprocessors == all.multiprocessors - 34);
     CHECK(green.split(parts, 3, &all, &rest, 0, groups));

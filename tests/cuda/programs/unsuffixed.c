@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * unsuffixed - the functions as they were called before CUDA 3.2, without a suffix and with 32-bit
- * sizes: they take memory of the same GPU. Fills it with 64 MiB at a time until the driver refuses,
- * frees everything, and prints one JSON object: total (clamped to 32 bits), granted, the refusing
- * error, and what cuMemGetInfo_v2 says is free before and after.
+ * unsuffixed - checks the functions from before CUDA 3.2, without a suffix and with 32-bit sizes:
+ * they take memory of the same GPU. Fills it with 64 MiB at a time until the driver refuses, frees
+ * everything, and prints one JSON object: total (clamped to 32 bits), granted, the error, and the
+ * free memory by cuMemGetInfo_v2 before and after.
  */
 #include "driver.h"
 

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * visible [BYTES] - every GPU that the program sees, in its order: what the driver and NVML say of
- * its memory, before and after BYTES (K, M, G; default 16M) are allocated on it. One JSON object
- * per GPU and line: device, uuid, total and free (before). Exits 1 unless both libraries agree to
- * the byte, GPU by GPU, and what is allocated on one GPU changes no other. NATIVE lists the UUIDs
- * of GPUs that have no limit (or is "all"): of these NVML tells the whole, and neighbours may use
- * them.
+ * visible [BYTES] - prints for every visible GPU, in its order, the memory by the driver and NVML
+ * before and after BYTES (K, M, G; default 16M) are allocated on it. One JSON object per GPU and
+ * line: device, uuid, total and free (before). Exits 1 unless both libraries agree to the byte for
+ * each GPU, and an allocation changes no other GPU. NATIVE lists the UUIDs of GPUs without a limit
+ * (or is "all"): for these NVML reports the whole GPU, which other processes may use.
  */
 #include "driver.h"
 
@@ -55,7 +54,7 @@ static int is_limited(const struct gpu *gpu) {
     return !native || (strcmp(native, "all") && !strstr(native, gpu->uuid));
 }
 
-/* By both libraries, which must agree. */
+/* Queries both libraries, which must agree. */
 static void look(struct gpu *gpu, CUdevice device) {
     size_t total_device;
     nvmlDevice handle;
@@ -65,7 +64,7 @@ static void look(struct gpu *gpu, CUdevice device) {
     CHECK(cu.cuDeviceTotalMem(&total_device, device));
     HOLDS(total_device == gpu->total);
     if (nvml.by_uuid(gpu->uuid, &handle) != 0) {
-        /* A MIG instance: the driver's bytes do not tell, NVML's name does. */
+        /* A MIG instance: the driver's UUID does not show it, NVML's does. */
         char name[64];
         snprintf(name, sizeof name, "MIG-%s", gpu->uuid + 4);
         EXPECT(0, nvml.by_uuid(name, &handle));

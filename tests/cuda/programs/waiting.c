@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * waiting HOW [ROUNDS] - work that waits for other work of this program, which a gate must not hold
- * back for good. Prints "ready", reads a line, and prints "over" when all of it has run.
+ * waiting HOW [ROUNDS] - launches work that waits for later work of the same program, which a gate
+ * must not block forever. Prints "ready", reads a line, and prints "over" when all of it has run.
  *
  *     host        a host function waits for a kernel that is launched after it
  *     peer        a kernel waits for another one that is launched after it
- *     capture     a capture in the global mode stays open while another thread launches; then its
- * graph is launched, again and again fork        children come and go while kernels are launched
+ *     capture     a global capture stays open while another thread launches; then its graph is
+ *                 launched repeatedly
+ *     fork        children start and end while kernels are launched
  *     persistent  a kernel that never ends
  *     forth       a collective of two GPUs, the first GPU's part first
  *     back        the same, the second GPU's part first
@@ -163,7 +164,7 @@ int main(int argc, char **argv) {
         return 2;
     printf("over\n");
     fflush(stdout);
-    /* Whoever wants to look at what was counted. */
+    /* For inspection of the counts. */
     (void)getchar();
     return 0;
 }

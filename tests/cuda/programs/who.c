@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * who [BYTES] - takes BYTES (none: no context either) and then answers each line of its input with
- * one line of JSON: what NVML tells of the first GPU and the processes on it. The line "work" lets
- * the GPU compute for 300 ms before, "account" has it keep accounts. Checks on the way that all
- * versions of a list say the same, by the protocol of two calls, and that what is asked wrongly
- * gets the vendor's answers. Functions that this NVML lacks, or does not support, are left out;
- * lists that it does not give away are null.
+ * who [BYTES] - allocates BYTES (without: has no context either) and then answers each line of
+ * input with one line of JSON: what NVML reports of the first GPU and its processes. The line
+ * "work" runs the GPU for 300 ms before, "account" enables accounting. It also checks that all
+ * versions of a list agree, by the protocol of two calls, and that wrong calls get the vendor's
+ * errors. Functions that NVML lacks or does not support are left out; lists that it withholds are
+ * null.
  *
  *     {"pid": 7, "total": ..., "used": ..., "free": ...,
  *      "compute": [[pid, bytes], ...], "graphics": [...], "mps": [...], "detail": [...],
@@ -95,7 +95,7 @@ static void put(const char *name, unsigned count, const struct short_process *li
     printf("]");
 }
 
-/* Whether the other versions of a list say the same as the first one did. */
+/* Returns whether the other versions of a list agree with the first one. */
 static int same(const char *kind, unsigned count, const struct short_process *shorts) {
     char symbol[96];
     struct long_process longs[ROOM];
@@ -126,7 +126,8 @@ static void list(const char *name, const char *kind) {
         return;
     }
     HOLDS(answer == (none ? INSUFFICIENT_SIZE : CUDA_SUCCESS));
-    /* They are asked one after the other, and something may happen in between; not for long. */
+    /* They are queried one after another and may differ for a moment, so this is repeated for a
+     * while. */
     do {
         count = ROOM;
         CHECK(get(gpu, &count, shorts));
@@ -175,7 +176,7 @@ static void utilisation(void) {
     FUNCTION(get_all, "nvmlDeviceGetProcessesUtilizationInfo", (Device, struct infos *));
     int answer = get(gpu, NULL, &count, 0);
     if (answer == NOT_SUPPORTED || answer == NO_PERMISSION)
-        return; /* a GPU that is cut; a start that was refused */
+        return; /* a partitioned GPU, or an initialisation that was refused */
     HOLDS(answer == (count ? INSUFFICIENT_SIZE : NOT_FOUND));
     count = ROOM;
     answer = get(gpu, samples, &count, 0);
@@ -220,7 +221,7 @@ static void accounting(void) {
     put("accounted", count, shorts);
 }
 
-/* The vendor's own, of the group that is at the top. */
+/* Limits of the root group, if the vendor has them. */
 static void limits(void) {
     struct limits asked = {.group = "/sys/fs/cgroup"};
     FUNCTION(get, "nvmlDeviceGetMemoryLimits_v1", (Device, struct limits *));
@@ -229,7 +230,7 @@ static void limits(void) {
            asked.used);
 }
 
-/* Those of a GPU that is cut. */
+/* Instances of a partitioned GPU. */
 static void instances(void) {
     Device whole = gpu;
     unsigned cut = 0, pending;
@@ -254,7 +255,7 @@ static void instances(void) {
 }
 
 static void work(void) {
-    static CUfunction function; /* loaded once: code is memory, too */
+    static CUfunction function; /* loaded once, since code takes memory */
     if (!function) function = driver_function("spin_10ms");
     for (int i = 0; i < 30; i++)
         CHECK(cu.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));

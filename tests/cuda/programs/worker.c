@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * worker [KERNEL_US [ITERATIONS]] - one process of a tenant, led by commands on standard input; one
- * JSON object per answer.
+ * worker [KERNEL_US [ITERATIONS]] - one process of a tenant, controlled by commands on standard
+ * input, with one JSON object per answer.
  *
  *     info            the GPU as this process sees it, and whether managed memory is refused
- *     fill            takes memory until the driver refuses: first 64 MiB at a time, then 2 MiB
- *     free            gives it all back
+ *     fill            allocates until the driver refuses: first 64 MiB at a time, then 2 MiB
+ *     free            frees everything
  *     run SECONDS     launches kernels without a pause, two batches ahead of the GPU; prints how
- * many completed within that time, and how many seconds had passed when the last of them did serve
- * SECONDS   serves requests with REST_US of quiet after each: REQUEST kernels, which it waits for;
- * prints how many quit
+ *                     many completed in that time, and the seconds until the last of them did
+ *     serve SECONDS   serves requests of REQUEST kernels with a wait and REST_US of idle time after
+ *                     each; prints how many
+ *     quit
  *
- * Kernels take KERNEL_US (60) microseconds; ITERATIONS is what another worker's calibration found
- * (see spin.h).
+ * Kernels take KERNEL_US (60) microseconds. ITERATIONS is the result of another worker's
+ * calibration (see spin.h).
  */
 #include "spin.h"
 
@@ -76,7 +77,7 @@ static void run(const struct spin *spin, CUstream stream, double seconds) {
         if (batch > 0) {
             CHECK(cu.cuEventSynchronize(event[(batch - 1) % 2]));
             now = seconds_now();
-            /* What completes later, as in a turn that came late, is not work of this time. */
+            /* Work that completes later, as in a late turn, does not count. */
             if (now - start <= seconds) {
                 done += BATCH;
                 counted = now - start;
