@@ -6,7 +6,7 @@
  * with their context. With "bounded" the driver does not report the size of an array: more may be
  * shown than it has, but never less.
  */
-#include "books.h"
+#include "ledger.h"
 
 struct flat {
     size_t width, height;
@@ -71,9 +71,9 @@ enum { FORMS = sizeof forms / sizeof *forms };
 /* Requires that the memory shown is the driver's. If the driver does not report sizes of arrays,
  * at least that. */
 static void agree(void) {
-    size_t books_say = shown(), driver_says = truth();
-    if (books_say < driver_says || (!bounded && books_say > driver_says))
-        FAIL("the ledger has %zu, the driver %zu", books_say, driver_says);
+    size_t ledger_says = shown(), driver_says = truth();
+    if (ledger_says < driver_says || (!bounded && ledger_says > driver_says))
+        FAIL("the ledger has %zu, the driver %zu", ledger_says, driver_says);
 }
 
 static CUresult make_one(Array *array, size_t number) {
@@ -191,7 +191,7 @@ int main(int argc, char **argv) {
     bounded = argc > 1 && strcmp(argv[1], "bounded") == 0;
     watchdog(100);
     primary = driver_open();
-    books_open();
+    ledger_open();
     *(void **)&make.flat = driver_symbol("cuArrayCreate_v2");
     *(void **)&make.old_flat = driver_symbol("cuArrayCreate");
     *(void **)&make.deep = driver_symbol("cuArray3DCreate_v2");

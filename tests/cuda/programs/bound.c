@@ -135,7 +135,7 @@ static void play(const char *order, int is_shared) {
     CUdeviceptr own = mapped_for(device, handle, PIECE), window = 0;
     int has_handle = 1, is_mapped = 1, is_bound = 1, has_object = 1,
         has_window = strchr(order, 'w') != NULL;
-    int is_limited = books.shown != books.had,
+    int is_limited = ledger.shown != ledger.had,
         goes_on = 0; /* the object is exported, and its end is not reported */
     if (has_window) window = mapped_for(device, object, PIECE);
     agree(device, PIECE, order);

@@ -10,7 +10,7 @@
  * each step the ledger agrees with the driver. Prints what stayed charged. Needs two GPUs with a
  * switch.
  */
-#include "books.h"
+#include "ledger.h"
 #include "descriptors.h"
 
 #include <signal.h>
@@ -261,11 +261,11 @@ int main(int count, char **arguments) {
     for (CUdevice device = 0; device < 2; device++)
         CHECK(cu.cuDevicePrimaryCtxRetain(&contexts[device], device));
     CHECK(cu.cuCtxSetCurrent(contexts[rank]));
-    books_open();
+    ledger_open();
     if (rank == 0) meet('0');
     meet('1');
     size_t gone = 0, theirs = truth(); /* the other rank's context on this GPU */
-    books_open();
+    ledger_open();
     host_open();
     TAKEN(0);
     size_t had = fill(weights, PIECE, COMMUNICATOR);

@@ -4,7 +4,7 @@
  * with error 999 (CGPU_SIM_FAULT). A failed call must change nothing: the memory shown as used is
  * always that of the successful calls. Prints the number of failures.
  */
-#include "books.h"
+#include "ledger.h"
 
 enum { PIECES = 16, FAILED = 999, FLOAT = 32 };
 
@@ -39,7 +39,7 @@ int main(int argc, char **argv) {
     driver_open();
     FUNCTION(make, cuArrayCreate_v2, (void **, const struct flat *));
     FUNCTION(destroy, cuArrayDestroy, (void *));
-    books_open();
+    ledger_open();
     CUdeviceptr range = reserve(PIECES * GRANULE);
     for (unsigned round = 0; round < rounds; round++) {
         size_t i = (size_t)rand_r(&seed) % PIECES, taken = 0;

@@ -164,7 +164,8 @@ static void alone(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.add(ids, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE,
            endpoint.bind(ids, 0, 0, first, 0, 4 * MIB, 0));           /* not queried yet */
-    EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.query(ids, 2, &ready)); /* the second number has no endpoint */
+    /* the second number has no endpoint */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.query(ids, 2, &ready));
     CHECK(endpoint.query(ids, 1, &ready));
     HOLDS(ready);
     EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.bind(ids, 0, MIB, first, 0, 2 * MIB, 0));
@@ -175,7 +176,8 @@ static void alone(void) {
     CUdeviceptr address = mapped(first, 4 * MIB);
     CHECK(
         endpoint.bind_address(ids, 0, 2 * MIB, (void *)(uintptr_t)(address + 2 * MIB), 2 * MIB, 0));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.bind(ids, 0, 0, first, 0, 2 * MIB, 0)); /* already bound */
+    /* already bound */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.bind(ids, 0, 0, first, 0, 2 * MIB, 0));
     EXPECT(CUDA_ERROR_INVALID_VALUE,
            endpoint.export_to(&handle, ids, BY_FABRIC)); /* not requested at creation */
     EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.unbind(ids, 0, 0, MIB));
@@ -284,7 +286,8 @@ static void importer(void) {
     CHECK(memory.release(physical));
     say('E');
     hear('D');
-    EXPECT(CUDA_ERROR_INVALID_VALUE, memory.import(&physical, &handle, FABRIC)); /* no process has it any more */
+    /* no process has it any more */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, memory.import(&physical, &handle, FABRIC));
     CHECK(endpoint.destroy(id));
     CHECK(endpoint.release(id, 1));
 }

@@ -6,7 +6,7 @@
  * instant the ledger has at least what the driver has, and in the end the same. An exporter by
  * descriptor may stay charged (the third argument: kept). Prints what stays charged.
  */
-#include "books.h"
+#include "ledger.h"
 #include "descriptors.h"
 
 #include <signal.h>
@@ -123,7 +123,7 @@ static int actor(void) {
         switch (word) {
         case 'O':
             driver_open();
-            books_open();
+            ledger_open();
             break;
         case 'M': make(); break;
         case 'H': hold(); break;
@@ -186,7 +186,7 @@ int main(int count, char **arguments) {
     }
     driver_open();
     for (int which = 0; which < 3; which++) have_done(which, 'O');
-    books_open();
+    ledger_open();
 
     struct handle handle;
     int descriptor = -1;

@@ -6,7 +6,7 @@
  * Prints the maximum number of pieces. With "hold" it prints that with all pieces mapped, and
  * stays.
  */
-#include "books.h"
+#include "ledger.h"
 
 static struct {
     CUdeviceptr base;
@@ -59,7 +59,7 @@ int main(int argc, char **argv) {
     size_t most;
     watchdog(100);
     driver_open();
-    books_open();
+    ledger_open();
     open_segment();
 
     grow(&end);

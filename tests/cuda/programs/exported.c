@@ -4,7 +4,7 @@
  * and others hold it: exporting, importing and releasing must not give free memory. In one process,
  * and between two. Prints what stayed charged.
  */
-#include "books.h"
+#include "ledger.h"
 #include "descriptors.h"
 
 #include <sys/wait.h>
@@ -50,7 +50,7 @@ static int importer(int line) {
     look_up();
     say(line, 'R');
     int descriptor = receive_descriptor(line);
-    books_open();
+    ledger_open();
     handle = import(descriptor);
     range = reserve(PIECE);
     CHECK(vm.map(range, PIECE, 0, handle, 0));
@@ -124,18 +124,19 @@ int main(void) {
     look_up();
     say(line[0], 'G');
     hear(line[0], 'R'); /* the importer has its context */
-    books_open();
+    ledger_open();
     between_two(line[0]);
-    books.shown = free_shown();
+    ledger.shown = free_shown();
     HOLDS(alone(3) == 3);
     size_t kept = shown();
     HOLDS(waitpid(child, &status, 0) == child && status == 0);
     HOLDS(close(line[0]) == 0 && close(line[1]) == 0);
-    while (free_in_truth() <= books.had) sleep_seconds(0.01); /* the importer's context is released */
+    /* the importer's context is released */
+    while (free_in_truth() <= ledger.had) sleep_seconds(0.01);
     /* As much as there is and not more, over all rounds together with a monitor. */
-    books.had = free_in_truth();
+    ledger.had = free_in_truth();
     size_t most = alone(4096), again = alone(4096);
     HOLDS(kept ? again == 0 : again == most);
-    printf("{\"kept\": %zu, \"most\": %zu, \"limit\": %zu}\n", kept, most * PIECE, books.shown);
+    printf("{\"kept\": %zu, \"most\": %zu, \"limit\": %zu}\n", kept, most * PIECE, ledger.shown);
     return 0;
 }

@@ -479,7 +479,8 @@ int main(void) {
     external_find();
     CUfunction kernel = driver_function("spin_2ms");
     CHECK(
-        cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL)); /* its code is loaded now */
+        /* its code is loaded now */
+        cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
     CHECK(cu.cuCtxSynchronize());
     two_processes(line[0], other);
     memory();

@@ -4,7 +4,7 @@
  * another. With room for one at a time, the other one's memory is released. At no time is more
  * taken than allowed. Prints one JSON object: launches.
  */
-#include "graph_books.h"
+#include "graph_ledger.h"
 
 enum { GRAPHS = 3, ROUNDS = 30 };
 

@@ -4,7 +4,7 @@
  * to the graph and whatever call frees it. In other tools it was not charged, and freeing it
  * returned -1.
  */
-#include "graph_books.h"
+#include "graph_ledger.h"
 
 #define BYTES (6 * MIB + 1)
 #define ROOM (8 * MIB)

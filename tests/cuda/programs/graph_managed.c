@@ -2,7 +2,7 @@
  *
  * graph_managed - checks that a graph cannot allocate managed memory, which has no limit.
  */
-#include "graph_books.h"
+#include "graph_ledger.h"
 
 int main(void) {
     CUfunction kernel;

@@ -3,7 +3,7 @@
  * graph_of_another_gpu - checks that a graph allocates on the GPU that its node names, whatever
  * context is current.
  */
-#include "graph_books.h"
+#include "graph_ledger.h"
 
 static size_t reserved_on(CUdevice gpu) {
     uint64_t value;

@@ -4,7 +4,7 @@
  * memory at its launch without any effect, and runs when there is room. Unused memory of graphs is
  * available to others.
  */
-#include "graph_books.h"
+#include "graph_ledger.h"
 
 int main(void) {
     CUfunction kernel;

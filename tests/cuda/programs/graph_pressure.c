@@ -5,7 +5,7 @@
  * allowed, and in the end nothing. With pools beside them, which may briefly grow too far, only the
  * end is checked. Prints one JSON object: launches, refusals.
  */
-#include "graph_books.h"
+#include "graph_ledger.h"
 
 #include <pthread.h>
 

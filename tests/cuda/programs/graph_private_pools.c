@@ -5,9 +5,9 @@
  * of memory frees its cache and tries again. Then the same with stream-ordered allocations, which
  * become nodes. Prints one JSON object: retries, refusals.
  */
-#include "graph_books.h"
+#include "graph_ledger.h"
 
-enum { BLOCKS = 256, GRAPHS = 6, REPLAYS = 40, EAGER = 0 /* the pool for work that is not captured */ };
+enum { BLOCKS = 256, GRAPHS = 6, REPLAYS = 40, EAGER = 0 /* pool outside captures */ };
 
 /* Blocks are linear memory. An unused block is cached for its pool. */
 static struct block {

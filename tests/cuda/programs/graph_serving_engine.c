@@ -6,7 +6,7 @@
  * profiled, and memory shown as free was free. In other tools profiling was out of memory, because
  * the totals of the driver and of NVML and the memory of graphs were inconsistent.
  */
-#include "graph_books.h"
+#include "graph_ledger.h"
 
 enum { SIZES = 24, WEIGHTS = 4 };
 

@@ -4,7 +4,7 @@
  * graph's memory. A graph for which there is no room, or that is larger than the GPU, fails there
  * with out of memory, whatever call uploads it.
  */
-#include "graph_books.h"
+#include "graph_ledger.h"
 
 #define BYTES (6 * MIB + 1)
 #define ROOM (8 * MIB)

@@ -3,7 +3,7 @@
  * handles - checks handles and mappings of physical memory in the orders and with the errors of
  * real programs. After each step the memory shown as used is the driver's.
  */
-#include "books.h"
+#include "ledger.h"
 
 enum { PIECES = 8 };
 
@@ -100,7 +100,7 @@ int main(void) {
     int supported = 0;
     watchdog(60);
     driver_open();
-    books_open();
+    ledger_open();
     CHECK(cu.cuDeviceGetAttribute(&supported, 102, 0));
     HOLDS(supported == 1); /* virtual address management */
     for (int round = 0; round < 20; round++) {

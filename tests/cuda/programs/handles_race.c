@@ -4,7 +4,7 @@
  * the driver gives a released handle or address to another thread before the release has returned.
  * In the end nothing is charged, and meanwhile never too little.
  */
-#include "books.h"
+#include "ledger.h"
 
 #include <pthread.h>
 
@@ -57,7 +57,7 @@ static void *watch(void *none) {
     CHECK(cu.cuCtxSetCurrent(watched.context));
     while (!__atomic_load_n(&watched.stop, __ATOMIC_ACQUIRE)) {
         size_t available = free_shown();
-        HOLDS(available <= books.shown && books.shown - available <= 2 * THREADS * GRANULE);
+        HOLDS(available <= ledger.shown && ledger.shown - available <= 2 * THREADS * GRANULE);
     }
     return none;
 }
@@ -67,7 +67,7 @@ int main(int argc, char **argv) {
     if (argc > 1) rounds = (unsigned)strtoul(argv[1], NULL, 10);
     watchdog(100);
     driver_open();
-    books_open();
+    ledger_open();
     CHECK(cu.cuCtxGetCurrent(&watched.context));
     HOLDS(pthread_create(&watcher, NULL, watch, NULL) == 0);
     for (uintptr_t i = 0; i < THREADS; i++)

@@ -5,7 +5,7 @@
  * in NCCL). Memory of a locality domain is the GPU's; its id has two fields. With "limited",
  * locations that cannot be distinguished are refused.
  */
-#include "books.h"
+#include "ledger.h"
 
 int main(int argc, char **argv) {
     static const struct location host[] = {
@@ -16,7 +16,7 @@ int main(int argc, char **argv) {
     CUdeviceptr range;
     watchdog(60);
     driver_open();
-    books_open();
+    ledger_open();
     range = reserve(64 * GRANULE);
     for (size_t i = 0; i < sizeof host / sizeof *host; i++) {
         wanted.location = host[i];

@@ -3,7 +3,7 @@
  * host_memory - checks that pinned host memory, by each call that allocates or pins it, is charged
  * to no GPU. It can be allocated when the GPU is full, mapped or not, and takes no GPU memory.
  */
-#include "books.h"
+#include "ledger.h"
 
 #define PIECE (64 * MIB)
 
@@ -36,7 +36,7 @@ int main(void) {
     int count = 0;
     watchdog(60);
     driver_open();
-    books_open();
+    ledger_open();
     comes_and_goes();
     while (count < MOST && (result = cu.cuMemAlloc(&address[count], PIECE)) == CUDA_SUCCESS)
         count++;

@@ -4,7 +4,7 @@
  * loads the library into a context. They are charged then, and refused if they do not fit, so that
  * a runtime that loads all its code as libraries stays within its limit.
  */
-#include "books.h"
+#include "ledger.h"
 
 static struct {
     CUresult (*load)(void **, const void *, void *, void *, unsigned, void *, void *, unsigned);
@@ -54,7 +54,7 @@ static void brought(unsigned libraries) {
 int main(void) {
     watchdog(120);
     driver_open();
-    books_open();
+    ledger_open();
     *(void **)&lib.load = driver_symbol("cuLibraryLoadData");
     *(void **)&lib.unload = driver_symbol("cuLibraryUnload");
     *(void **)&lib.module = driver_symbol("cuLibraryGetModule");
@@ -92,7 +92,7 @@ int main(void) {
     }
     /* As many as fit and no more. A refused library leaves nothing, and the next one is refused,
      * too. */
-    HOLDS(fit == (books.shown - code) / (EACH * MIB));
+    HOLDS(fit == (ledger.shown - code) / (EACH * MIB));
     brought(fit);
     if (!eager) {
         EXPECT(CUDA_ERROR_OUT_OF_MEMORY, bring(library[fit], fit + 1));

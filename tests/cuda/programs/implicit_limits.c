@@ -4,7 +4,7 @@
  * refused as by the driver if there is not enough; the limit then stays. The memory is returned
  * when the limit is lowered, or with the context.
  */
-#include "books.h"
+#include "ledger.h"
 
 enum { STACK = 0, PRINTF = 1, HEAP = 2, DEPTH = 3 };
 
@@ -24,7 +24,7 @@ int main(void) {
     driver_open();
     *(void **)&limits.set = driver_symbol("cuCtxSetLimit");
     *(void **)&limits.get = driver_symbol("cuCtxGetLimit");
-    books_open();
+    ledger_open();
     size_t heap = value_of(HEAP), fifo = value_of(PRINTF), stack = value_of(STACK);
 
     CHECK(limits.set(HEAP, heap + 128 * MIB));
@@ -45,7 +45,7 @@ int main(void) {
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, limits.set(HEAP, (size_t)64 << 30));
     HOLDS(value_of(HEAP) == heap + 128 * MIB);
     TAKEN(128 * MIB);
-    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, limits.set(HEAP, heap + books.shown + 2 * MIB));
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, limits.set(HEAP, heap + ledger.shown + 2 * MIB));
     TAKEN(128 * MIB);
 
     CHECK(limits.set(HEAP, heap));
@@ -58,7 +58,7 @@ int main(void) {
     size_t stacks = (size_t)processors * (size_t)threads * 1024;
     CHECK(limits.set(STACK, stack + 1024));
     HOLDS(shown() == stacks && truth() >= stacks && truth() < stacks + GRANULE);
-    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, limits.set(STACK, stack + (books.shown / stacks + 1) * 1024));
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, limits.set(STACK, stack + (ledger.shown / stacks + 1) * 1024));
     CHECK(limits.set(STACK, stack));
     TAKEN(0);
 

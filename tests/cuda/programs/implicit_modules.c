@@ -4,7 +4,7 @@
  * module that does not fit is refused, and afterwards neither the ledger nor the GPU keeps
  * anything.
  */
-#include "books.h"
+#include "ledger.h"
 
 static const char *with_variable(size_t bytes) {
     static char text[256];
@@ -18,7 +18,7 @@ static const char *with_variable(size_t bytes) {
 int main(void) {
     watchdog(60);
     driver_open();
-    books_open();
+    ledger_open();
     CUmodule first, second;
     CHECK(cu.cuModuleLoadData(&first, with_variable(96 * MIB)));
     TAKEN(96 * MIB);
@@ -29,11 +29,11 @@ int main(void) {
 
     /* More than is left: refused as by a small GPU, and nothing of it stays. */
     CUmodule kept = first = second;
-    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuModuleLoadData(&first, with_variable(books.shown)));
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuModuleLoadData(&first, with_variable(ledger.shown)));
     TAKEN(32 * MIB);
     HOLDS(first == kept); /* a refused module leaves the handle alone */
     /* Exactly what is left. */
-    CHECK(cu.cuModuleLoadData(&first, with_variable(books.shown - 32 * MIB)));
+    CHECK(cu.cuModuleLoadData(&first, with_variable(ledger.shown - 32 * MIB)));
     HOLDS(free_shown() == 0);
     CUdeviceptr address;
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc(&address, 2 * MIB));

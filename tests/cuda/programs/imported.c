@@ -5,7 +5,7 @@
  * dead. No intercepted call allocates it, so it is charged only with a monitor (the second
  * argument), once and never more. Without one, more than the limit can be imported.
  */
-#include "books.h"
+#include "ledger.h"
 #include "descriptors.h"
 #include "foreign.h"
 
@@ -53,7 +53,8 @@ static void settle(long long others, long long theirs) {
         CUdeviceptr none;
         if (looks % 50 == 0)
             EXPECT(CUDA_ERROR_OUT_OF_MEMORY,
-                   cu.cuMemAlloc(&none, (size_t)100 << 30)); /* a refused charge reclaims exited processes */
+                   /* a refused charge reclaims exited processes */
+                   cu.cuMemAlloc(&none, (size_t)100 << 30));
         if (looks == 3000)
             FAIL("expected %lld in the ledger, there are %lld", expected, (long long)shown());
         sleep_seconds(0.01);
@@ -91,8 +92,8 @@ int main(int count, char **arguments) {
     }
     driver_open();
     external_find();
-    books_open();
-    is_seen = is_watched || books.shown == books.had;
+    ledger_open();
+    is_seen = is_watched || ledger.shown == ledger.had;
     say(line[0], 'O');
     hear(line[0], 'O');
     long long context = (long long)truth();

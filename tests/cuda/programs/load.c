@@ -30,11 +30,10 @@
  *     quit
  *
  * The answer of run has these fields. done: kernels completed by START + n x STEP, for each n. ends
- * and latencies, if the program waits for each batch: seconds from START, and from the batch's
- * first launch, to its end. cpu: CPU seconds of the threads that do all of the above, without waits
- * for the GPU. others: CPU seconds of these waits and of the driver's own threads. In these the
- * simulated driver emulates the GPU, and polls at the end of a wait to be exact; a real driver does
- * neither.
+ * and latencies, if the program waits for each batch: seconds from START, and from the batch's first
+ * launch, to its end. cpu: CPU seconds of the threads that do all of the above, without waits for the
+ * GPU. others: CPU seconds of these waits and of the driver's own threads. In these the simulated
+ * driver emulates the GPU, and wakes early from waits to be exact; a real driver does neither.
  */
 #include <pthread.h>
 #include <sys/prctl.h>

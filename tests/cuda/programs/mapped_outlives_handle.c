@@ -5,7 +5,7 @@
  * of the given size (32M) and releases each handle until there is no memory. Memory is returned
  * only with the last mapping or handle, in any order. Prints the maximum that was allocated.
  */
-#include "books.h"
+#include "ledger.h"
 
 enum { MOST = 1 << 14 };
 
@@ -54,9 +54,9 @@ int main(int argc, char **argv) {
     size_t piece = argc > 1 ? parse_bytes(argv[1]) : 32 * MIB, most;
     watchdog(100);
     driver_open();
-    books_open();
+    ledger_open();
     most = fill(piece);
     HOLDS(fill(piece) == most);
-    printf("{\"most\": %zu, \"limit\": %zu}\n", most, books.shown);
+    printf("{\"most\": %zu, \"limit\": %zu}\n", most, ledger.shown);
     return 0;
 }

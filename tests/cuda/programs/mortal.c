@@ -14,7 +14,7 @@
  */
 #include "descriptors.h"
 #include "foreign.h"
-#include "graph_books.h"
+#include "graph_ledger.h"
 #include "objects.h"
 
 #include <poll.h>
@@ -387,7 +387,8 @@ enum { FEW = 16 };
 static const struct {
     const char *way;
     void (*round)(void), (*peer)(void);
-    uint64_t most; /* maximum number of rounds, if each leaves a charge until the process ends; 0: any number */
+    /* maximum number of rounds, if each leaves a charge until the process ends; 0: any number */
+    uint64_t most;
 } ways[] = {
     {"linear", linear, NULL, 0},
     {"pools", pooled, NULL, 0},
@@ -406,7 +407,7 @@ static const struct {
 static void begin(void) {
     graph_open();
     pools_open();
-    books_open();
+    ledger_open();
     external_find();
     foreign_open();
     stream = stream_new(CU_STREAM_NON_BLOCKING);

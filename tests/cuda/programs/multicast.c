@@ -341,7 +341,8 @@ static void second_member(void) {
     CHECK(multicast.add(team, 1));
     physical = physical_on(1, 4 * MIB, DESCRIPTOR);
     CHECK(
-        multicast.bind_on(team, 1, 0, physical, 0, 4 * MIB, 0)); /* blocks until the other GPU is added */
+        /* blocks until the other GPU is added */
+        multicast.bind_on(team, 1, 0, physical, 0, 4 * MIB, 0));
     own = mapped(physical, 4 * MIB, 1);
     CHECK(memory.reserve(&window, 4 * MIB, 0, 0, 0));
     CHECK(memory.map(window, 4 * MIB, 0, team, 0));
@@ -367,7 +368,8 @@ static void first_member(pid_t other) {
     send_descriptor(line, descriptor);
     CHECK(multicast.add(team, 0));
     physical = physical_on(0, 4 * MIB, DESCRIPTOR);
-    CHECK(multicast.bind(team, 0, physical, 0, 4 * MIB, 0)); /* blocks until the other GPU is added */
+    /* blocks until the other GPU is added */
+    CHECK(multicast.bind(team, 0, physical, 0, 4 * MIB, 0));
     own = mapped(physical, 4 * MIB, 0);
     window = mapped(team, 4 * MIB, 0);
     hear('B');

@@ -5,7 +5,7 @@
 #ifndef CGPU_TEST_POOL_H
 #define CGPU_TEST_POOL_H
 
-#include "books.h"
+#include "ledger.h"
 
 typedef struct pool *Pool;
 
@@ -77,7 +77,7 @@ static inline CUstream pools_begin(unsigned seconds) {
     driver_open();
     pools_open();
     CHECK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    books_open();
+    ledger_open();
     return stream;
 }
 
@@ -86,7 +86,7 @@ static inline CUfunction kernel_ready(const char *name, CUstream stream) {
     CUfunction kernel = driver_function(name);
     occupy(kernel, stream);
     CHECK(cu.cuStreamSynchronize(stream));
-    books_open();
+    ledger_open();
     return kernel;
 }
 

@@ -4,7 +4,7 @@
  * the GPU or a pool before the graph is launched, and other work continues. In an invalidated
  * capture the driver's error is returned, even without room (it was out of memory once).
  */
-#include "graph_books.h"
+#include "graph_ledger.h"
 
 int main(void) {
     CUfunction kernel;

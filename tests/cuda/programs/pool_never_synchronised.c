@@ -36,7 +36,7 @@ int main(void) {
         }
         occupy(kernel, where);
         if (i % 20 == 0) TAKEN(before + pool_has(pool, RESERVED));
-        HOLDS(truth() <= books.shown);
+        HOLDS(truth() <= ledger.shown);
     }
     HOLDS(allocations > 20 * refusals);
     printf("{\"allocations\": %u, \"refusals\": %u}\n", allocations, refusals);

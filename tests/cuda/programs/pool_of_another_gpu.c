@@ -24,7 +24,7 @@ int main(void) {
         for (int gpu = 0; gpu < 2; gpu++) {
             for (int seen = 0; seen < 2; seen++) {
                 CHECK(cu.cuCtxSetCurrent(context[seen]));
-                books_open();
+                ledger_open();
                 CHECK(cu.cuCtxSetCurrent(context[current]));
                 for (int named = 0; named < 2; named++) {
                     CHECK(named ? pools.alloc_from(&address, 100 * MIB, pool[gpu], stream[gpu])

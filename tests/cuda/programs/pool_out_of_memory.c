@@ -18,7 +18,7 @@ static int fill(size_t bytes, CUstream stream) {
         count++;
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, result);
     HELD_BY(pool_of_the_gpu());
-    HOLDS(books.shown >= truth()); /* within the limit */
+    HOLDS(ledger.shown >= truth()); /* within the limit */
     return count;
 }
 
@@ -33,7 +33,7 @@ int main(void) {
         for (size_t bytes = 3 * MIB; bytes < 400 * MIB; bytes *= 5) {
             int count = fill(bytes, stream);
             /* All but less than a chunk and a piece. */
-            HOLDS(pool_has(pool, RESERVED) + 40 * MIB + bytes > books.shown);
+            HOLDS(pool_has(pool, RESERVED) + 40 * MIB + bytes > ledger.shown);
             for (int i = 0; i < 20; i++)
                 EXPECT(CUDA_ERROR_OUT_OF_MEMORY, pools.alloc(&address[count], bytes, stream));
             HELD_BY(pool);
@@ -50,7 +50,7 @@ int main(void) {
     Pool other = pool_made();
     keep_at_most(pool, UINT64_MAX);
     keep_at_most(other, UINT64_MAX);
-    size_t most = books.shown / 4 * 3 / GRANULE * GRANULE;
+    size_t most = ledger.shown / 4 * 3 / GRANULE * GRANULE;
     for (int round = 0; round < 5; round++) {
         CHECK(pools.alloc(&one, most, stream));
         CHECK(pools.free(one, stream));

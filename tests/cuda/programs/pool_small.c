@@ -16,7 +16,7 @@ int main(void) {
         CHECK(cu.cuMemAlloc(&linear[0], block));
         for (size_t bytes = MIB / 2; bytes <= 40 * MIB; bytes *= 2) {
             CUresult result = pools.alloc(&address, bytes, stream);
-            HOLDS(truth() <= books.shown);
+            HOLDS(truth() <= ledger.shown);
             TAKEN(block + pool_has(pool, RESERVED));
             if (result == CUDA_SUCCESS) {
                 granted++;

@@ -59,7 +59,7 @@ int main(void) {
     context = driver_open();
     pools_open();
     for (int round = 0; round < 3; round++) {
-        books_open();
+        ledger_open();
         for (uintptr_t i = 0; i < THREADS; i++)
             HOLDS(pthread_create(&thread[i], NULL, work, (void *)(i + 10 * (uintptr_t)round + 1)) ==
                   0);

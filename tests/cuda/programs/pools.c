@@ -68,7 +68,8 @@ static void chunks(CUstream stream) {
     HOLDS(high == attribute(pool, RESERVED));
     CHECK(release(second, stream));
     CHECK(cu.cuStreamSynchronize(stream));
-    HOLDS(attribute(pool, RESERVED) < 100 * MIB); /* a free chunk is returned, one in use stays whole */
+    /* a free chunk is returned, one in use stays whole */
+    HOLDS(attribute(pool, RESERVED) < 100 * MIB);
     HOLDS(attribute(pool, RESERVED) > MIB);
     HOLDS(attribute(pool, RESERVED_HIGH) == high && attribute(pool, USED_HIGH) == used_high);
     uint64_t one = 1;

@@ -7,7 +7,7 @@
  * number of names, the GPU's bytes as shown, and the maximum that each way has taken at once.
  * `limited`: also checks what a limit refuses before the GPU has taken it.
  */
-#include "graph_books.h"
+#include "graph_ledger.h"
 
 typedef CUresult (*GetProcAddress)(const char *name, void **function, int version, uint64_t flags,
                                    int *status);
@@ -230,7 +230,7 @@ int main(int count, char **arguments) {
     /* The first cooperative launch takes memory. */
     CHECK(routes[0].cooperative(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL));
     CHECK(cu.cuCtxSynchronize());
-    books_open();
+    ledger_open();
     for (int i = 0; i < 2; i++) {
         works(&routes[i], kernel);
         in_stream_order(&routes[i]);

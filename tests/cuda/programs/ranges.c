@@ -134,7 +134,7 @@ int main(int count, char **arguments) {
     watched_by(count, arguments);
     driver_open();
     pools_open();
-    books_open();
+    ledger_open();
     *(void **)&range_handle = driver_symbol("cuMemGetHandleForAddressRange");
     CHECK(cu.cuDeviceGetAttribute(&supported, DMA_BUF_SUPPORTED, 0));
     HOLDS(supported == 1);

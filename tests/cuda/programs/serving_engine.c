@@ -63,14 +63,14 @@ static void serve(int pooled, CUstream stream) {
     CHECK(pools.trim(pool, 0));
     size_t block = free_shown() / 10 * 9;
     CHECK(pooled ? pools.alloc(&cache, block, stream) : cu.cuMemAlloc(&cache, block));
-    HOLDS(shown() == truth() && truth() <= books.shown);
+    HOLDS(shown() == truth() && truth() <= ledger.shown);
     capture_all(executables, cache, stream);
     for (int i = 0; i < STEPS; i++) {
         CHECK(graphs.launch(executables[i % SHAPES], stream));
         CHECK(pools.alloc(&scratch, (size_t)(1 + i % 40) * MIB, stream));
         CHECK(cu.cuMemsetD8Async(scratch, 1, MIB, stream));
         CHECK(pools.free(scratch, stream));
-        HOLDS(shown() == truth() && truth() <= books.shown);
+        HOLDS(shown() == truth() && truth() <= ledger.shown);
     }
     CHECK(cu.cuStreamSynchronize(stream));
     for (int i = 0; i < SHAPES; i++) CHECK(graphs.end_of(executables[i]));

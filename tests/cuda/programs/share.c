@@ -152,7 +152,8 @@ static void exporter(void) {
     CHECK(export_handle(&descriptor, physical, DESCRIPTOR, 0));
     CHECK(release(physical));
     HOLDS(free_bytes() == before - 6 * MIB);
-    CHECK(import(&physical, (void *)(intptr_t)descriptor, DESCRIPTOR)); /* its own memory, imported */
+    /* its own memory, imported */
+    CHECK(import(&physical, (void *)(intptr_t)descriptor, DESCRIPTOR));
     HOLDS(free_bytes() == before - 6 * MIB);
     CHECK(release(physical));
     HOLDS(close(descriptor) == 0);
@@ -232,7 +233,8 @@ static void importer(pid_t other) {
     HOLDS(address == again);
     HOLDS(word_at(address) == 0x51);
     CHECK(cu.cuCtxSetCurrent(second));
-    EXPECT(CUDA_ERROR_INVALID_CONTEXT, open(&again, handle, LAZY)); /* another context has it open */
+    /* another context has it open */
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, open(&again, handle, LAZY));
     CHECK(cu.cuCtxSetCurrent(first));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cu.cuMemFree(address)); /* not this process's to free */
     CHECK(open(&other_one, large, LAZY));

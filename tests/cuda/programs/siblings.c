@@ -7,7 +7,7 @@
  *
  * For a GPU with a limit, without a monitor.
  */
-#include "graph_books.h"
+#include "graph_ledger.h"
 #include "objects.h"
 
 #include <sys/socket.h>
@@ -127,12 +127,12 @@ static int modules(void) {
         TAKEN(96 * MIB);
         CHECK(load(by, &second, 32 * MIB));
         TAKEN(128 * MIB);
-        EXPECT(CUDA_ERROR_OUT_OF_MEMORY, load(by, &none, books.shown));
+        EXPECT(CUDA_ERROR_OUT_OF_MEMORY, load(by, &none, ledger.shown));
         TAKEN(128 * MIB);
         CHECK(cu.cuModuleUnload(first));
         TAKEN(32 * MIB);
-        EXPECT(CUDA_ERROR_OUT_OF_MEMORY, load(by, &none, books.shown - 30 * MIB));
-        CHECK(load(by, &first, books.shown - 32 * MIB));
+        EXPECT(CUDA_ERROR_OUT_OF_MEMORY, load(by, &none, ledger.shown - 30 * MIB));
+        CHECK(load(by, &first, ledger.shown - 32 * MIB));
         HOLDS(free_shown() == 0);
         CHECK(cu.cuModuleUnload(first));
         CHECK(cu.cuModuleUnload(second));
@@ -158,7 +158,7 @@ static int libraries(void) {
         size_t bytes;
         for (int way = 0; way < 4; way++) {
             int is_huge = way >= 2;
-            const char *text = with_variable(is_huge ? books.shown + 2 * MIB : 96 * MIB);
+            const char *text = with_variable(is_huge ? ledger.shown + 2 * MIB : 96 * MIB);
             CHECK(load_library(&library, by == family ? text : file, NULL, NULL, 0, NULL, NULL, 0));
             TAKEN(0);
             CUresult result = way % 2 ? module_of(&module, library)
@@ -195,9 +195,10 @@ static int code(void) {
         CHECK(cu.cuStreamSynchronize(stream));
         if (!most) most = truth() - before;
         HOLDS(most > 0 && truth() - before == most);
-        HOLDS(by == family || shown() >= truth()); /* only a monitor observes the code of a launch */
+        /* only a monitor observes the code of a launch */
+        HOLDS(by == family || shown() >= truth());
         CHECK(cu.cuModuleUnload(module));
-        books_open();
+        ledger_open();
     }
     return found;
 }
@@ -555,7 +556,7 @@ static int opened(void) {
         CUdeviceptr address;
         char word = 0;
         hear(&handle, sizeof handle);
-        books_open();
+        ledger_open();
         CHECK(open_handle(&address, handle, 1));
         TAKEN(0);
         say("o", 1);
@@ -576,7 +577,7 @@ static void made_for_others(int times) {
         struct handle handle;
         CUdeviceptr address;
         char word = 0;
-        books_open();
+        ledger_open();
         CHECK(cu.cuMemAlloc(&address, ROOM));
         CHECK(get(&handle, address));
         say(&handle, sizeof handle);

@@ -199,7 +199,8 @@ static void chain(void) {
     CHECK(divided_chain(&how, whole));
     HOLDS(how.tail_level == 3 && how.tail == TILE && how.flags == 0);
     CHECK(level_of(&level, whole, 1));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, divided(&how, level)); /* only its whole array can be queried */
+    /* only its whole array can be queried */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, divided(&how, level));
     CHECK(level_of(&small, whole, 5));
     EXPECT(CUDA_ERROR_INVALID_VALUE, from_host(level, 0, "level 1", 8));
     EXPECT(CUDA_ERROR_INVALID_VALUE, from_host(small, 0, "level 5", 8));

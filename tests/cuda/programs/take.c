@@ -10,7 +10,7 @@
  * Every answer has the call's result, total and free of the GPU as shown then, the bytes held, the
  * GPU's used bytes of all processes by the driver, and the process id.
  */
-#include "books.h"
+#include "ledger.h"
 
 enum { MOST = 4096 };
 
@@ -21,7 +21,7 @@ int main(void) {
     char line[128];
     watchdog(280);
     driver_open();
-    books_open();
+    ledger_open();
     printf("{\"ready\": true}\n");
     fflush(stdout);
     while (fgets(line, sizeof line, stdin)) {
@@ -41,7 +41,7 @@ int main(void) {
             return 2;
         }
         size_t left, whole;
-        CHECK(books.own(&left, &whole));
+        CHECK(ledger.own(&left, &whole));
         CHECK(cu.cuMemGetInfo(&available, &total));
         printf("{\"result\": %d, \"total\": %zu, \"free\": %zu, \"held\": %zu, \"on_gpu\": %zu, "
                "\"pid\": %d}\n",

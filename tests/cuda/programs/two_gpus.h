@@ -5,7 +5,7 @@
 #ifndef CGPU_TEST_TWO_GPUS_H
 #define CGPU_TEST_TWO_GPUS_H
 
-#include "books.h"
+#include "ledger.h"
 
 static struct {
     CUcontext context;
@@ -21,16 +21,16 @@ static inline void gpus_open(void) {
         CHECK(cu.cuDevicePrimaryCtxRetain(&gpus[device].context, device));
     for (CUdevice device = 1; device >= 0; device--) {
         on_gpu(device);
-        books_open();
-        gpus[device].shown = books.shown;
-        gpus[device].had = books.had;
+        ledger_open();
+        gpus[device].shown = ledger.shown;
+        gpus[device].had = ledger.had;
     }
 }
 
 /* Returns the bytes taken on one of them since then. */
-static inline void taken_of(CUdevice device, size_t *in_the_books, size_t *in_truth) {
+static inline void taken_of(CUdevice device, size_t *in_the_ledger, size_t *in_truth) {
     on_gpu(device);
-    *in_the_books = gpus[device].shown - free_shown();
+    *in_the_ledger = gpus[device].shown - free_shown();
     *in_truth = gpus[device].had - free_in_truth();
     on_gpu(0);
 }

@@ -64,7 +64,7 @@ static void look(struct gpu *gpu, CUdevice device) {
     CHECK(cu.cuDeviceTotalMem(&total_device, device));
     HOLDS(total_device == gpu->total);
     if (nvml.by_uuid(gpu->uuid, &handle) != 0) {
-        /* A MIG instance: the driver's UUID does not show it, NVML's does. */
+        /* A MIG instance: the UUID's bytes do not show it, NVML's name does. */
         char name[64];
         snprintf(name, sizeof name, "MIG-%s", gpu->uuid + 4);
         EXPECT(0, nvml.by_uuid(name, &handle));

@@ -165,11 +165,11 @@ fn endpoint_memory_is_charged_until_handle_mapping_and_binding_end() {
 
 #[test]
 fn checkpointed_process_is_uncharged_and_restored_only_where_it_fits() {
-    both("A10:4096", "13010", "away", &[]);
+    both("A10:4096", "13010", "checkpoint_memory", &[]);
     let fixture = Fixture::new(GPU);
     let _monitor = Monitor::start(&fixture);
     let container = fixture.limited("a", 2048);
-    let mut command = fixture.program_in(&container, "away");
+    let mut command = fixture.program_in(&container, "checkpoint_memory");
     command.env("CGPU_SIM_DRIVER", "13010");
     Outcome::of(command).silent();
     fixture.wait_until_empty(&container);

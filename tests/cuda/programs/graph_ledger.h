@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph_books.h - graphs that allocate, and checks that the ledger has what is reserved for them.
+ * graph_ledger.h - graphs that allocate, and checks that the ledger has what is reserved for them.
  */
-#ifndef CGPU_TEST_GRAPH_BOOKS_H
-#define CGPU_TEST_GRAPH_BOOKS_H
+#ifndef CGPU_TEST_GRAPH_LEDGER_H
+#define CGPU_TEST_GRAPH_LEDGER_H
 
 #include "graph.h"
 #include "pool.h"
@@ -71,7 +71,7 @@ static inline size_t reserved(void) {
 #define RESERVED_IS(bytes) RESERVED_BESIDE(bytes, 0)
 
 /* Requires that the driver has taken no more than was free under the limit. */
-#define WITHIN_THE_LIMIT() HOLDS(truth() <= books.shown)
+#define WITHIN_THE_LIMIT() HOLDS(truth() <= ledger.shown)
 
 static inline void trim(void) { CHECK(graph.MemTrim(0)); }
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * books.h - used memory as shown to the program and as the driver has it. These differ under a
+ * ledger.h - used memory as shown to the program and as the driver has it. These differ under a
  * shim, which answers from its ledger. The driver's own function is found in the symbol table of
  * its library, which no shim intercepts.
  */
-#ifndef CGPU_TEST_BOOKS_H
-#define CGPU_TEST_BOOKS_H
+#ifndef CGPU_TEST_LEDGER_H
+#define CGPU_TEST_LEDGER_H
 
 #include "records.h"
 
@@ -29,7 +29,7 @@ enum {
 static struct {
     CUresult (*own)(size_t *available, size_t *total);
     size_t shown, had; /* free at the start: as shown, and by the driver */
-} books;
+} ledger;
 
 /* The functions of virtual memory management. */
 static struct {
@@ -74,15 +74,15 @@ static inline size_t free_shown(void) {
 
 static inline size_t free_in_truth(void) {
     size_t available, total;
-    CHECK(books.own(&available, &total));
+    CHECK(ledger.own(&available, &total));
     return available;
 }
 
 /* Begins to count. */
-static inline void books_open(void) {
-    *(void **)&books.own = own_symbol("cuMemGetInfo_v2");
-    books.shown = free_shown();
-    books.had = free_in_truth();
+static inline void ledger_open(void) {
+    *(void **)&ledger.own = own_symbol("cuMemGetInfo_v2");
+    ledger.shown = free_shown();
+    ledger.had = free_in_truth();
     *(void **)&vm.create = driver_symbol("cuMemCreate");
     *(void **)&vm.release = driver_symbol("cuMemRelease");
     *(void **)&vm.retain = driver_symbol("cuMemRetainAllocationHandle");
@@ -94,8 +94,8 @@ static inline void books_open(void) {
 }
 
 /* Bytes taken since then, as shown and by the driver. */
-static inline size_t shown(void) { return books.shown - free_shown(); }
-static inline size_t truth(void) { return books.had - free_in_truth(); }
+static inline size_t shown(void) { return ledger.shown - free_shown(); }
+static inline size_t truth(void) { return ledger.had - free_in_truth(); }
 
 /* Requires that this much is taken, as shown and by the driver. */
 #define TAKEN(bytes)                                                                   \

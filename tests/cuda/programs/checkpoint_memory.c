@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * away - checks that a checkpointed process returns its memory, and is restored only if all of it
- * fits, even if other processes took memory meanwhile. A process that is killed while it is
+ * checkpoint_memory - checks that a checkpointed process returns its memory, and is restored only if
+ * all of it fits, even if other processes took memory meanwhile. A process that is killed while it is
  * checkpointed leaves nothing. One process works, another one checkpoints it, and itself. After
  * each step the ledger agrees with the driver.
  */
-#include "books.h"
+#include "ledger.h"
 
 #include <signal.h>
 #include <sys/socket.h>
@@ -51,7 +51,7 @@ static int worker(int line) {
         switch (word) {
         case 'O':
             driver_open();
-            books_open();
+            ledger_open();
             break;
         case 'L': CHECK(cu.cuMemAlloc(&linear, LINEAR)); break;
         case 'P':
@@ -143,7 +143,8 @@ static void another(int other, int line) {
     size_t has = agreed();
     HOLDS(has >= LINEAR + PIECE);
     HOLDS(on.restore(other, NULL) !=
-          CUDA_SUCCESS); /* the process is not checkpointed: a refused call must not reduce its charge */
+          /* the process is not checkpointed: a refused call must not reduce its charge */
+          CUDA_SUCCESS);
     TAKEN(has);
     HOLDS(on.checkpoint(other, NULL) != CUDA_SUCCESS);
     TAKEN(has);
@@ -233,7 +234,7 @@ int main(void) {
     pid_t others[2] = {start(&lines[0]), start(&lines[1])};
     driver_open();
     find();
-    books_open();
+    ledger_open();
     another(others[0], lines[0]);
     death(others[0], lines[0]);
     itself(others[1], lines[1]);
