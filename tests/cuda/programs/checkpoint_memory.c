@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * checkpoint_memory - checks that a checkpointed process returns its memory, and is restored only if
- * all of it fits, even if other processes took memory meanwhile. A process that is killed while it is
- * checkpointed leaves nothing. One process works, another one checkpoints it, and itself. After
- * each step the ledger agrees with the driver.
+ * checkpoint_memory - checks that a checkpointed process returns its memory, and is restored only
+ * if all of it fits, even if other processes took memory meanwhile. A process that is killed while
+ * it is checkpointed leaves nothing. One process works, another one checkpoints it, and itself.
+ * After each step the ledger agrees with the driver.
  */
 #include "ledger.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * load [OPTIONS] - a process of a benchmark's tenant: keeps the GPU busy in a given way and reports
- * its completed work over time.
+ * load [OPTIONS] - a process of a benchmark's tenant: keeps the GPU busy in a given way and
+ * reports its completed work over time.
  *
  *     --us N          microseconds of a kernel (60)
  *     --kernel NAME   this kernel instead of one of N us; the simulated GPU knows some by name
@@ -29,11 +29,12 @@
  *     run START SECONDS STEP   runs from CLOCK_MONOTONIC second START on
  *     quit
  *
- * The answer of run has these fields. done: kernels completed by START + n x STEP, for each n. ends
- * and latencies, if the program waits for each batch: seconds from START, and from the batch's first
- * launch, to its end. cpu: CPU seconds of the threads that do all of the above, without waits for the
- * GPU. others: CPU seconds of these waits and of the driver's own threads. In these the simulated
- * driver emulates the GPU, and wakes early from waits to be exact; a real driver does neither.
+ * The answer of run has these fields. done: kernels completed by START + n x STEP, for each n.
+ * ends and latencies, if the program waits for each batch: seconds from START, and from the
+ * batch's first launch, to its end. cpu: CPU seconds of the threads that do all of the above,
+ * without waits for the GPU. others: CPU seconds of these waits and of the driver's own threads.
+ * In these the simulated driver emulates the GPU, and wakes early from waits to be exact; a real
+ * driver does neither.
  */
 #include <pthread.h>
 #include <sys/prctl.h>
