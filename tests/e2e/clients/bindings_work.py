@@ -97,7 +97,8 @@ def pools(device):
     pool = check(driver.cuDeviceGetDefaultMemPool(device))
     attribute = driver.CUmemPool_attribute
     threshold = driver.cuuint64_t(1 << 40)
-    check(driver.cuMemPoolSetAttribute(pool, attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, threshold))
+    release_threshold = attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    check(driver.cuMemPoolSetAttribute(pool, release_threshold, threshold))
     first, second = check(driver.cuMemAllocAsync(SIZE, on)), check(driver.cuMemAllocAsync(SIZE, on))
     check(driver.cuMemcpyHtoDAsync(first, source, SIZE, on))
     check(driver.cuMemcpyDtoDAsync(second, first, SIZE, on))
@@ -106,11 +107,14 @@ def pools(device):
     check(driver.cuMemFreeAsync(first, on))
     check(driver.cuMemFreeAsync(second, on))
     check(driver.cuStreamSynchronize(on))
-    expect("bytes in a pool", ctypes.string_at(back, SIZE), data[:MIB] + b"\xa5" * MIB + data[2 * MIB :])
-    used = int(check(driver.cuMemPoolGetAttribute(pool, attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)))
-    kept = int(check(driver.cuMemPoolGetAttribute(pool, attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)))
+    filled = data[:MIB] + b"\xa5" * MIB + data[2 * MIB :]
+    expect("bytes in a pool", ctypes.string_at(back, SIZE), filled)
+    in_use = attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT
+    reserved = attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
+    used = int(check(driver.cuMemPoolGetAttribute(pool, in_use)))
+    kept = int(check(driver.cuMemPoolGetAttribute(pool, reserved)))
     check(driver.cuMemPoolTrimTo(pool, 0))
-    left = int(check(driver.cuMemPoolGetAttribute(pool, attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)))
+    left = int(check(driver.cuMemPoolGetAttribute(pool, reserved)))
     expect("in use", used, 0)
     expect("kept for the next", kept >= 2 * SIZE, True)
     expect("kept after trimming", left, 0)
@@ -168,7 +172,8 @@ def graphs(kernel):
     check(driver.cuStreamWaitEvent(on, joined, 0))
     check(driver.cuMemcpyDtoHAsync(back, on_gpu, SIZE, on))
     # Captured work is not executed.
-    expect("capturing", check(driver.cuStreamIsCapturing(on)).name, "CU_STREAM_CAPTURE_STATUS_ACTIVE")
+    status = check(driver.cuStreamIsCapturing(on)).name
+    expect("capturing", status, "CU_STREAM_CAPTURE_STATUS_ACTIVE")
     graph = check(driver.cuStreamEndCapture(on))
     _, nodes = check(driver.cuGraphGetNodes(graph, 0))
     executable = check(driver.cuGraphInstantiate(graph, 0))
@@ -179,7 +184,8 @@ def graphs(kernel):
         ctypes.memmove(source, data, SIZE)
         check(driver.cuGraphLaunch(executable, on))
         check(driver.cuStreamSynchronize(on))
-        expect("bytes of a graph", ctypes.string_at(back, SIZE), data[:MIB] + b"\x77" * MIB + data[2 * MIB :])
+        filled = data[:MIB] + b"\x77" * MIB + data[2 * MIB :]
+        expect("bytes of a graph", ctypes.string_at(back, SIZE), filled)
     check(driver.cuGraphExecDestroy(executable))
     check(driver.cuMemFree(on_gpu))
     for it in (source, back):
@@ -199,7 +205,10 @@ def main():
     step = virtual_memory()
     nodes = graphs(kernel)
     free_after, _ = check(driver.cuMemGetInfo())
-    answer(client="bindings_work", elapsed_ms=elapsed, kept=kept, step=step, nodes=nodes, lost=free - free_after)
+    lost = free - free_after
+    answer(
+        client="bindings_work", elapsed_ms=elapsed, kept=kept, step=step, nodes=nodes, lost=lost
+    )
 
 
 main()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared by the client programs: a watchdog, the expected GPU size, the answer as a line of JSON.
 
-`--total BYTES`, or CGPU_EXPECT_TOTAL, is the expected size of the GPU; without it, any size is right.
+`--total BYTES`, or CGPU_EXPECT_TOTAL, is the expected size of the GPU. Without it, any size is
+right.
 A program exits 0 if all checks hold.
 """
 

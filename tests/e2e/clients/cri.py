@@ -83,7 +83,9 @@ def main():
     channel = grpc.insecure_channel(f"unix://{socket}")
 
     def ask(method, request):
-        call = channel.unary_unary(SERVICE + method, request_serializer=bytes, response_deserializer=bytes)
+        call = channel.unary_unary(
+            SERVICE + method, request_serializer=bytes, response_deserializer=bytes
+        )
         return call(request, timeout=120)
 
     if what == "pod":

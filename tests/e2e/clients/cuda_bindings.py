@@ -63,7 +63,8 @@ def launch():
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
     check(driver.cuEventRecord(begin, stream))
     for _ in range(10):
-        check(driver.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, ctypes.addressof(arguments), 0))
+        address = ctypes.addressof(arguments)
+        check(driver.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, address, 0))
     check(driver.cuEventRecord(end, stream))
     check(driver.cuEventSynchronize(end))
     elapsed = check(driver.cuEventElapsedTime(begin, end))
@@ -90,7 +91,8 @@ def main():
         check(driver.cuMemFree(block))
     copy_and_back()
     elapsed = launch()
-    managed, address = driver.cuMemAllocManaged(MIB, driver.CUmemAttach_flags.CU_MEM_ATTACH_GLOBAL.value)
+    everywhere = driver.CUmemAttach_flags.CU_MEM_ATTACH_GLOBAL.value
+    managed, address = driver.cuMemAllocManaged(MIB, everywhere)
     if managed == SUCCESS:
         check(driver.cuMemFree(address))
     free_after, _ = check(driver.cuMemGetInfo())

@@ -15,7 +15,9 @@ print(
     json.dumps(
         {
             "content_type": kind,
-            "families": {family.name: [family.type, family.unit, family.documentation] for family in families},
+            "families": {
+                family.name: [family.type, family.unit, family.documentation] for family in families
+            },
             "samples": [
                 {"name": sample.name, "labels": sample.labels, "value": sample.value}
                 for family in families

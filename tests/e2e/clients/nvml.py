@@ -40,7 +40,8 @@ def main():
     idle = pynvml.nvmlDeviceGetMemoryInfo(gpu)
     address = check(driver.cuMemAlloc(BLOCK))
     taken = pynvml.nvmlDeviceGetMemoryInfo(gpu)
-    processes = {process.pid: process.usedGpuMemory for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
+    running = pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)
+    processes = {process.pid: process.usedGpuMemory for process in running}
     check(driver.cuMemFree(address))
     freed = pynvml.nvmlDeviceGetMemoryInfo(gpu)
     free, total = check(driver.cuMemGetInfo())

@@ -32,7 +32,8 @@ def refused(code, function, *arguments):
 def main():
     start(__doc__)
     pynvml.nvmlInit()
-    gpus = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    indexes = range(pynvml.nvmlDeviceGetCount())
+    gpus = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in indexes]
     small, divided = gpus
     totals = [pynvml.nvmlDeviceGetMemoryInfo(gpu).total for gpu in gpus]
     refused(pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.nvmlDeviceGetMigMode, small)
@@ -52,7 +53,8 @@ def main():
     expect("its name", name, pynvml.nvmlDeviceGetName(instances[1]))
     context = check(driver.cuDevicePrimaryCtxRetain(gpu))
     check(driver.cuCtxSetCurrent(context))
-    mine = [(process.pid, process.gpuInstanceId) for process in pynvml.nvmlDeviceGetComputeRunningProcesses(divided)]
+    running = pynvml.nvmlDeviceGetComputeRunningProcesses(divided)
+    mine = [(process.pid, process.gpuInstanceId) for process in running]
     expect("processes", mine, [(os.getpid(), 2)])
     expect("processes of the other", pynvml.nvmlDeviceGetComputeRunningProcesses(instances[0]), [])
 

@@ -23,8 +23,10 @@ while samples is None:
     except pynvml.NVMLError_NotFound:
         samples = []
 busy = {sample.pid: sample.smUtil for sample in samples}
-for process in sorted(pynvml.nvmlDeviceGetComputeRunningProcesses(gpu), key=lambda process: process.pid):
-    print(f"process {process.pid}: {process.usedGpuMemory} bytes, {'busy' if busy.pop(process.pid, 0) else 'idle'}")
+running = pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)
+for process in sorted(running, key=lambda process: process.pid):
+    state = "busy" if busy.pop(process.pid, 0) else "idle"
+    print(f"process {process.pid}: {process.usedGpuMemory} bytes, {state}")
 for pid in busy:
     print(f"process {pid}: busy, and not on the GPU")
 pynvml.nvmlShutdown()

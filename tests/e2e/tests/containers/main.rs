@@ -450,7 +450,8 @@ mod steps {
         };
         let alone = run(SIX);
         assert!(
-            alone.code() == Some(1) && alone.stderr.contains("NVML does not tell"),
+            alone.code() == Some(1)
+                && alone.stderr.contains("NVML reports none of this host's GPUs"),
             "{alone:?}"
         );
         // The monitor and the containers have the same simulated GPUs only where both are
@@ -463,10 +464,11 @@ mod steps {
             fixture.root().join("monitor.sock"),
         )
         .expect("a link");
-        let stranger = run(SIX);
+        let foreign_gpus = run(SIX);
         assert!(
-            stranger.code() == Some(1) && stranger.stderr.contains("NVML does not tell"),
-            "{stranger:?}"
+            foreign_gpus.code() == Some(1)
+                && foreign_gpus.stderr.contains("NVML reports none of this host's GPUs"),
+            "{foreign_gpus:?}"
         );
         fs::remove_file(fixture.root().join("monitor.sock")).expect("the link is ours");
         drop(foreign);
@@ -479,7 +481,8 @@ mod steps {
         assert_eq!(inside, 6043 * MIB);
         let refused = run(&["ALIYUN_COM_GPU_MEM_CONTAINER=16"]);
         assert!(
-            refused.code() == Some(1) && refused.stderr.contains("NVML does not tell"),
+            refused.code() == Some(1)
+                && refused.stderr.contains("NVML reports none of this host's GPUs"),
             "{refused:?}"
         );
         is_clean(&fixture);

@@ -87,8 +87,8 @@ main=/proc/$(main)
 grep -E '^(NoNewPrivs|Seccomp):' "$main/status" | tr -d '\t' | tr '\n' ' '
 echo
 
-# A successor is its predecessor's child, not systemd's. In a container with the older hierarchy of control groups, systemd does not wait for such a
-# one to stop, and kills it at once: its tree is there until the next one comes.
+# A successor is its predecessor's child, not systemd's. With control groups of version 1 in a
+# container, systemd kills such a process at once, and its tree stays until the next monitor starts.
 systemctl restart cgpu-monitor
 until_is 60 "its tree" test -e /run/cgpu_km/0/a/weight
 echo "restarted: policy $(policy), weight $(cat /run/cgpu_km/0/a/weight)"

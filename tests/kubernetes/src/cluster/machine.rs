@@ -49,8 +49,8 @@ impl Machine {
     pub(super) fn part(&self, folder: &Path, setup: &str, arguments: &[&OsStr]) -> Self {
         let mut command = self.inside("unshare");
         command.args(["--mount", "--propagation", "private"]);
-        let number = folder.join("keeper.pid");
-        let setup = format!("echo $$ > \"$1/keeper.pid\"\n{setup}");
+        let number = folder.join("init.pid");
+        let setup = format!("echo $$ > \"$1/init.pid\"\n{setup}");
         let all: Vec<&OsStr> =
             [folder.as_os_str()].into_iter().chain(arguments.iter().copied()).collect();
         let init_process = start_init(command, &setup, &all);

@@ -195,7 +195,7 @@ fn hami_resources_are_read_when_enabled() {
     // Without HAMi's webhook the number of GPUs is missing.
     let part = fixture.pod(pod_with("test", "part", &json!({"nvidia.com/gpumem": "4096"})));
     assert_eq!(extender.filter(&part, &["n1"])["NodeNames"], json!([]));
-    assert!(fixture.event(&part, "GpuRequestRefused").contains("ask for `nvidia.com/gpu: 1`"));
+    assert!(fixture.event(&part, "GpuRequestRefused").contains("request `nvidia.com/gpu: 1`"));
     fixture.wait_for_units(&extender, "n1", 8);
     assert_eq!(crate::used(&plain, "n1"), 0);
 }

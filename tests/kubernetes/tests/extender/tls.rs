@@ -101,7 +101,7 @@ fn changed_certificate_is_used_from_the_next_connection() {
 #[test]
 fn client_without_a_certificate_is_refused() {
     let fixture = Fixture::with(&[node("n1", &[15109])]);
-    let (ours, clients, strangers) = (Authority::new(), Authority::new(), Authority::new());
+    let (ours, clients, foreign) = (Authority::new(), Authority::new(), Authority::new());
     let (certificate, key) = ours.write(fixture.folder(), "server");
     let ca = fixture.folder().join("clients.crt");
     fs::write(&ca, clients.pem()).unwrap();
@@ -113,6 +113,6 @@ fn client_without_a_certificate_is_refused() {
         ours.call(&extender, Some(&scheduler)).is_ok_and(|status| status == 200)
     });
     assert!(ours.call(&extender, None).is_err());
-    let anonymous = strangers.write(fixture.folder(), "stranger");
+    let anonymous = foreign.write(fixture.folder(), "foreign");
     assert!(ours.call(&extender, Some(&anonymous)).is_err());
 }

@@ -1,4 +1,4 @@
-//! The real device plugin and the real `cgpu-runtime` on simulated GPUs, between a fake kubelet, API server and
+//! The real device plugin and `cgpu-runtime` on simulated GPUs, with a fake kubelet, API server and
 //! engine.
 
 mod health;

@@ -55,5 +55,5 @@ fn pod_without_a_valid_claim_is_not_started() {
     let elsewhere = host.pod("elsewhere", main, &json!({"0": {"0": 2}}));
     let refusal =
         host.engine.create_by_another(&elsewhere, &host.admit(&elsewhere)[0]).unwrap_err();
-    assert!(refusal.contains("but cgpu-runtime does not start it"), "{refusal}");
+    assert!(refusal.contains("but is not started by cgpu-runtime"), "{refusal}");
 }
