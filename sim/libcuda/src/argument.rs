@@ -95,17 +95,17 @@ impl<T> Out<T> {
         }
     }
 
-    /// Writes the first `room` of the values.
+    /// Writes the first `capacity` of the values.
     pub(crate) fn put_all(
         self,
         values: impl IntoIterator<Item = T>,
-        room: usize,
+        capacity: usize,
     ) -> Result<(), NullPointer> {
-        if room > 0 {
+        if capacity > 0 {
             self.required()?;
         }
-        for (index, value) in values.into_iter().take(room).enumerate() {
-            // SAFETY: the caller provides space for `room` values, and `index` is below that.
+        for (index, value) in values.into_iter().take(capacity).enumerate() {
+            // SAFETY: the caller provides space for `capacity` values, and `index` is below that.
             let place = unsafe { self.0.add(index) };
             // SAFETY: as above; it need not be aligned.
             unsafe { place.write_unaligned(value) };
@@ -134,8 +134,8 @@ impl Out<c_char> {
     /// Writes the text and a NUL, truncated to `length` bytes.
     pub(crate) fn put_text(self, text: &str, length: usize) -> Result<(), NullPointer> {
         self.required()?;
-        let Some(room) = length.checked_sub(1) else { return Ok(()) };
-        let bytes = &text.as_bytes()[..text.len().min(room)];
+        let Some(capacity) = length.checked_sub(1) else { return Ok(()) };
+        let bytes = &text.as_bytes()[..text.len().min(capacity)];
         // SAFETY: `bytes.len()` is below `length`, the size of the caller's buffer. `text` is ours,
         // so the two do not overlap.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr().cast(), self.0, bytes.len()) };

@@ -96,8 +96,8 @@ pub(crate) fn create(
     layout::check(&descriptor)?;
     let (levels, bytes) = layout::levels(&descriptor, chain.unwrap_or(1))?;
     let memory = if descriptor.flags & CUDA_ARRAY3D_SPARSE != 0 {
-        let room = (&levels[..], bytes);
-        Memory::Sparse(Sparse::new(driver, &context, &descriptor, room, chain.is_some())?)
+        let capacity = (&levels[..], bytes);
+        Memory::Sparse(Sparse::new(driver, &context, &descriptor, capacity, chain.is_some())?)
     } else if descriptor.flags & CUDA_ARRAY3D_DEFERRED_MAPPING == 0 {
         Memory::Own(driver.machine.allocate(context.id, Bytes(bytes))?)
     } else {

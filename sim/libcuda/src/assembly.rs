@@ -28,12 +28,12 @@ fn hidden(driver: &Driver, context: &Context, place: &OnceLock<StreamId>) -> Ans
         return Ok(*stream);
     }
     let made = driver.machine.create_stream(context.id, StreamKind::NonBlocking)?;
-    let kept = *place.get_or_init(|| made);
-    if kept != made {
+    let stored = *place.get_or_init(|| made);
+    if stored != made {
         // Another thread was first.
         driver.machine.destroy_stream(made)?;
     }
-    Ok(kept)
+    Ok(stored)
 }
 
 impl Assembly {
@@ -56,10 +56,10 @@ impl Assembly {
 
 /// Returns a context's streams. Fails if any is capturing, and invalidates those captures.
 fn streams(driver: &Driver, context: &Context) -> Answer<Vec<StreamId>> {
-    let its = driver.streams.all(|stream| stream.context.number == context.number);
+    let found = driver.streams.all(|stream| stream.context.number == context.number);
     let mut streams = Vec::new();
     let mut refused = Ok(());
-    for (handle, stream) in its {
+    for (handle, stream) in found {
         match capture::refuse(driver, CUstream(handle), false) {
             Ok(_) => streams.push(stream.id),
             Err(_) => refused = Err(STREAM_CAPTURE_UNSUPPORTED),

@@ -104,16 +104,16 @@ impl Context {
     pub(crate) fn close_part(&self, driver: &Driver) {
         driver.contexts.remove(self.handle.0);
         self.assembly.close(driver);
-        let ours = |context: &Arc<Self>| context.number == self.number;
+        let belongs = |context: &Arc<Self>| context.number == self.number;
         driver.streams.retain(|stream| {
-            let ends = ours(&stream.context);
+            let ends = belongs(&stream.context);
             if ends {
                 // Fails if the primary context was destroyed before, with its streams.
                 let _ = driver.machine.destroy_stream(stream.id);
             }
             !ends
         });
-        driver.events.retain(|event| !ours(&event.context));
+        driver.events.retain(|event| !belongs(&event.context));
     }
 
     /// Ends the context and everything created in it.
@@ -122,13 +122,13 @@ impl Context {
         capture::forget_context(driver, self);
         // Its green contexts end with it.
         driver.contexts.retain(|context| context.id != self.id);
-        let ours = |context: &Arc<Context>| context.id == self.id;
-        driver.streams.retain(|stream| !ours(&stream.context));
-        driver.events.retain(|event| !ours(&event.context));
-        driver.functions.retain(|function| !ours(&function.context));
-        driver.modules.retain(|module| !ours(&module.context));
-        driver.arrays.retain(|array| !ours(&array.context));
-        driver.views.retain(|view| !ours(&view.context));
+        let belongs = |context: &Arc<Context>| context.id == self.id;
+        driver.streams.retain(|stream| !belongs(&stream.context));
+        driver.events.retain(|event| !belongs(&event.context));
+        driver.functions.retain(|function| !belongs(&function.context));
+        driver.modules.retain(|module| !belongs(&module.context));
+        driver.arrays.retain(|array| !belongs(&array.context));
+        driver.views.retain(|view| !belongs(&view.context));
         driver.externals.retain(|external| !external.is_in(self));
         driver.semaphores.retain(|semaphore| !semaphore.is_in(self));
         lock(&driver.buffers).forget(self);

@@ -37,9 +37,9 @@ pub(crate) fn map(
     if info.mem_operation_type == CU_MEM_OPERATION_TYPE_UNMAP {
         return Ok(mapped.take());
     }
-    let (id, about) = crate::physical::id_of(driver, info.mem_handle)?;
-    let here = matches!(about.place, PhysicalPlace::On(site) if site.gpu == array.context.gpu);
-    if info.offset != 0 || mapped.is_some() || !here {
+    let (id, memory) = crate::physical::id_of(driver, info.mem_handle)?;
+    let on_gpu = matches!(memory.place, PhysicalPlace::On(site) if site.gpu == array.context.gpu);
+    if info.offset != 0 || mapped.is_some() || !on_gpu {
         return Err(INVALID_VALUE);
     }
     let bytes = bytes.next_multiple_of(GRANULARITY);

@@ -131,8 +131,8 @@ pub(crate) fn cuDeviceGetByPCIBusId(
     let place = parse_pci_address(&pci_bus_id.text()?).ok_or(INVALID_VALUE)?;
     let gpus = driver.machine.gpus().iter().enumerate();
     // MIG instances share their GPU's address, and the GPU is not visible to the program.
-    let mut there = gpus.filter(|&(gpu, spec)| spec.pci(gpu) == place);
-    dev.put(there.find_map(|(gpu, _)| driver.visible.device(gpu)).ok_or(INVALID_DEVICE)?)?;
+    let mut matching = gpus.filter(|&(gpu, spec)| spec.pci(gpu) == place);
+    dev.put(matching.find_map(|(gpu, _)| driver.visible.device(gpu)).ok_or(INVALID_DEVICE)?)?;
     Ok(())
 }
 

@@ -89,7 +89,7 @@ fn some_gpu_supports(driver: &Driver) -> Answer {
 struct Parameters {
     gpus: u64,
     owner: Option<usize>,
-    most: u64,
+    maximum: u64,
 }
 
 fn parameters(driver: &Driver, prop: &CUlogicalEndpointProp) -> Answer<Parameters> {
@@ -111,14 +111,14 @@ fn parameters(driver: &Driver, prop: &CUlogicalEndpointProp) -> Answer<Parameter
             if !supports(&driver.machine.gpus()[gpu]) {
                 return Err(NOT_SUPPORTED);
             }
-            Ok(Parameters { gpus: 1, owner: Some(gpu), most: memory(gpu) })
+            Ok(Parameters { gpus: 1, owner: Some(gpu), maximum: memory(gpu) })
         }
         CU_LOGICAL_ENDPOINT_TYPE_MULTICAST => {
             let gpus = u64::from(prop.device_or_devices);
             if !(1..=able().count() as u64).contains(&gpus) {
                 return Err(INVALID_VALUE);
             }
-            Ok(Parameters { gpus, owner: None, most: able().map(memory).min().unwrap_or(0) })
+            Ok(Parameters { gpus, owner: None, maximum: able().map(memory).min().unwrap_or(0) })
         }
         _ => Err(INVALID_VALUE),
     }
@@ -164,8 +164,8 @@ pub(crate) fn cuLogicalEndpointCreate(
 ) -> Answer {
     let driver = call.driver()?;
     let prop = prop.read()?;
-    let Parameters { gpus, owner, most } = parameters(driver, &prop)?;
-    if prop.size == 0 || !prop.size.is_multiple_of(GRANULARITY) || prop.size > most {
+    let Parameters { gpus, owner, maximum } = parameters(driver, &prop)?;
+    if prop.size == 0 || !prop.size.is_multiple_of(GRANULARITY) || prop.size > maximum {
         return Err(INVALID_VALUE);
     }
     let mut endpoints = lock(&driver.endpoints);
@@ -332,9 +332,9 @@ pub(crate) fn cuLogicalEndpointGetLimits(
 ) -> Answer {
     let driver = call.driver()?;
     let (alignment, size) = (bind_alignment.required()?, max_size.required()?);
-    let Parameters { most, .. } = parameters(driver, &prop.read()?)?;
+    let Parameters { maximum, .. } = parameters(driver, &prop.read()?)?;
     alignment.put(GRANULARITY)?;
-    size.put(most)?;
+    size.put(maximum)?;
     Ok(())
 }
 

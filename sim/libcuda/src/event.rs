@@ -65,11 +65,11 @@ pub(crate) fn cuEventCreate(call: &Call, event: Out<CUevent>, flags: c_uint) -> 
 
 pub(crate) fn cuEventDestroy_v2(call: &Call, event: CUevent) -> Answer {
     let driver = call.driver()?;
-    let gone = driver.events.remove(event.0).ok_or(INVALID_HANDLE)?;
+    let removed = driver.events.remove(event.0).ok_or(INVALID_HANDLE)?;
     capture::unmark(driver, event);
     // An imported event outlives its handle here.
-    if gone.opened.is_none() {
-        driver.machine.destroy_event(gone.id)?;
+    if removed.opened.is_none() {
+        driver.machine.destroy_event(removed.id)?;
     }
     Ok(())
 }

@@ -157,10 +157,10 @@ pub(crate) fn cuImportExternalMemory(
     }
     let external = take(requested.handle.fd, |descriptor| {
         let id = driver.machine.import_physical(descriptor)?;
-        let about = driver.machine.physical(id)?;
-        let external = External { context, id, whole: about.size, size: requested.size };
-        let here = about.place == PhysicalPlace::On(external.context.gpu.into());
-        if here && requested.size <= about.size.0 {
+        let info = driver.machine.physical(id)?;
+        let external = External { context, id, whole: info.size, size: requested.size };
+        let on_gpu = info.place == PhysicalPlace::On(external.context.gpu.into());
+        if on_gpu && requested.size <= info.size.0 {
             Ok(external)
         } else {
             Err(Error::Invalid("memory of another GPU, or less than is said"))
@@ -217,7 +217,7 @@ pub(crate) fn cuExternalMemoryGetMappedMipmappedArray(
     layout::check(&descriptor)?;
     if descriptor.flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) != 0
         || requested.num_levels == 0
-        || requested.num_levels > layout::most_levels(&descriptor)
+        || requested.num_levels > layout::max_levels(&descriptor)
     {
         return Err(INVALID_VALUE);
     }

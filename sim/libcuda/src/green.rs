@@ -101,13 +101,13 @@ fn put(
     kind: CUdevResourceType,
     context: &Context,
 ) -> Answer {
-    let its = driver.greens.find(|green| green.context.number == context.number);
+    let owner = driver.greens.find(|green| green.context.number == context.number);
     put_part(
         driver,
         to,
         kind,
         context.gpu,
-        its.map(|(_, green)| (green.multiprocessors, green.options)),
+        owner.map(|(_, green)| (green.multiprocessors, green.options)),
     )
 }
 
@@ -274,7 +274,7 @@ pub(crate) fn cuDevResourceGenerateDesc(
     let none = Multiprocessors::default();
     let multiprocessors = parts.iter().fold(none, |sum, (_, part)| sum.plus(*part));
     let all = Multiprocessors::of(&driver.machine.gpus()[gpu]);
-    if different || parts.iter().any(|(its, _)| *its != gpu) || !all.holds(&multiprocessors) {
+    if different || parts.iter().any(|(owner, _)| *owner != gpu) || !all.holds(&multiprocessors) {
         return Err(INVALID_RESOURCE_CONFIGURATION);
     }
     let description = Description { gpu, multiprocessors, options: first };

@@ -113,8 +113,8 @@ impl HostMemory {
     }
 
     pub(crate) fn forget(&mut self, context: &Context) {
-        let its = self.0.values().filter(|range| range.context == context.id);
-        for range in its.copied().collect::<Vec<_>>() {
+        let ranges = self.0.values().filter(|range| range.context == context.id);
+        for range in ranges.copied().collect::<Vec<_>>() {
             if range.kind == Kind::Registered {
                 self.0.remove(&range.first);
             } else {

@@ -56,7 +56,7 @@ pub(crate) fn check(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Answer {
     let CUDA_ARRAY3D_DESCRIPTOR { width, height, depth, flags, .. } = *descriptor;
     let has = |flag| flags & flag != 0;
     let (layered, cube) = (has(CUDA_ARRAY3D_LAYERED), has(CUDA_ARRAY3D_CUBEMAP));
-    let most = match (height, depth) {
+    let maximum = match (height, depth) {
         (_, 0) if layered || cube => return Err(INVALID_VALUE),
         (0, 0) => (131_072, 0, 0),
         (_, 0) => (131_072, 65_536, 0),
@@ -64,7 +64,7 @@ pub(crate) fn check(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Answer {
         _ if layered || cube => (32_768, 32_768, 2_048),
         _ => (16_384, 16_384, 16_384),
     };
-    let fits = width > 0 && width <= most.0 && height <= most.1 && depth <= most.2;
+    let fits = width > 0 && width <= maximum.0 && height <= maximum.1 && depth <= maximum.2;
     let faces = if layered { depth.is_multiple_of(6) } else { depth == 6 };
     if !fits || flags & !KNOWN != 0 || cube && (width != height || !faces) {
         return Err(INVALID_VALUE);
@@ -86,13 +86,13 @@ pub(crate) fn check(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Answer {
     Ok(())
 }
 
-/// Returns the size of a block for so many tiles, at most `most`.
-fn block(tiles: u64, most: u64) -> u64 {
-    tiles.next_power_of_two().min(most)
+/// Returns the size of a block for so many tiles, at most `maximum`.
+fn block(tiles: u64, maximum: u64) -> u64 {
+    tiles.next_power_of_two().min(maximum)
 }
 
 /// Returns the maximum number of levels of an array.
-pub(crate) fn most_levels(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> c_uint {
+pub(crate) fn max_levels(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> c_uint {
     let layered = descriptor.flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) != 0;
     let depth = if layered { 0 } else { descriptor.depth };
     descriptor.width.max(descriptor.height).max(depth).max(1).ilog2() + 1

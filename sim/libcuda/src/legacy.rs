@@ -39,16 +39,16 @@ impl LowAddresses {
         bytes: u32,
         context: ContextId,
     ) -> Option<CUdeviceptr_v1> {
-        let room = bytes.checked_next_multiple_of(Self::STEP)?;
+        let capacity = bytes.checked_next_multiple_of(Self::STEP)?;
         let mut start = Self::FIRST;
         for (&first, low) in &self.0 {
-            if first - start >= room {
+            if first - start >= capacity {
                 break;
             }
             start = first.checked_add(low.bytes)?;
         }
-        start.checked_add(room)?;
-        self.0.insert(start, Low { bytes: room, address, context });
+        start.checked_add(capacity)?;
+        self.0.insert(start, Low { bytes: capacity, address, context });
         Some(start)
     }
 

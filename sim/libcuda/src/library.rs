@@ -109,11 +109,11 @@ pub(crate) fn cuLibraryLoadFromFile(
 
 pub(crate) fn cuLibraryUnload(call: &Call, library: CUlibrary) -> Answer {
     let driver = call.driver()?;
-    let gone = driver.libraries.remove(library.0).ok_or(INVALID_HANDLE)?;
-    for (_, kernel) in lock(&gone.kernels).drain() {
+    let removed = driver.libraries.remove(library.0).ok_or(INVALID_HANDLE)?;
+    for (_, kernel) in lock(&removed.kernels).drain() {
         driver.kernels.remove(kernel.0);
     }
-    for (_, module) in lock(&gone.modules).drain() {
+    for (_, module) in lock(&removed.modules).drain() {
         // Missing if its context was destroyed.
         if let Some(loaded) = driver.modules.get(module.0) {
             driver.machine.synchronize_context(loaded.context.id)?;

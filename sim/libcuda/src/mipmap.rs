@@ -22,11 +22,11 @@ pub(crate) fn cuMipmappedArrayCreate(
     num_mipmap_levels: c_uint,
 ) -> Answer {
     let (handle, descriptor) = (handle.required()?, mipmapped_array_desc.read()?);
-    let most = layout::most_levels(&descriptor);
+    let maximum = layout::max_levels(&descriptor);
     handle.put(CUmipmappedArray(create(
         call,
         descriptor,
-        Some(num_mipmap_levels.clamp(1, most)),
+        Some(num_mipmap_levels.clamp(1, maximum)),
     )?))?;
     Ok(())
 }
@@ -46,7 +46,7 @@ pub(crate) fn cuMipmappedArrayGetLevel(
     let to = level_array.required()?;
     let whole = find_chain(driver, mipmapped_array)?;
     let number = count(level)?;
-    let its = *whole.levels.get(number).ok_or(INVALID_VALUE)?;
+    let laid_out = *whole.levels.get(number).ok_or(INVALID_VALUE)?;
     let mut handles = lock(&whole.handles);
     if let Some((_, handle)) = handles.iter().find(|(number, _)| *number == level) {
         to.put(*handle)?;
@@ -64,7 +64,7 @@ pub(crate) fn cuMipmappedArrayGetLevel(
     let handle = CUarray(driver.arrays.add(Array {
         context: Arc::clone(&whole.context),
         descriptor,
-        levels: vec![its],
+        levels: vec![laid_out],
         memory: Memory::LevelOf(Arc::clone(&whole), number),
         handles: Mutex::default(),
     }));

@@ -48,8 +48,8 @@ pub(crate) fn cuMulticastCreate(
     if prop.size == 0 || !is_aligned(prop.size) {
         return Err(INVALID_VALUE);
     }
-    let room = Bytes(prop.size as u64);
-    to.put(driver.machine.create_team(prop.num_devices.into(), room, sendable)?.get())?;
+    let capacity = Bytes(prop.size as u64);
+    to.put(driver.machine.create_team(prop.num_devices.into(), capacity, sendable)?.get())?;
     Ok(())
 }
 
@@ -93,13 +93,13 @@ fn bind(
 ) -> Answer {
     let driver = call.driver()?;
     let team = PhysicalId::of(mc_handle);
-    let its = driver.machine.team(team)?;
+    let info = driver.machine.team(team)?;
     let gpu = dev.map(|dev| driver.gpu(dev)).transpose()?;
     let (Member::Address(at) | Member::Handle(_, at)) = member;
     if flags != 0 || size == 0 || !is_aligned(mc_offset | size) || !at.is_multiple_of(GRANULARITY) {
         return Err(INVALID_VALUE);
     }
-    if gpu.is_some_and(|gpu| its.is_complete() && !its.has(gpu)) {
+    if gpu.is_some_and(|gpu| info.is_complete() && !info.has(gpu)) {
         return Err(INVALID_DEVICE);
     }
     driver.machine.bind(team, (mc_offset as u64, Bytes(size as u64)), member, gpu)?;

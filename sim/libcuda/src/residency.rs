@@ -66,13 +66,17 @@ pub(crate) fn cuMemGetLocationInfo(
         let page = |at| count((ptr % PAGE + at) / PAGE);
         let sample = (start..bytes.min(start + part)).step_by(count(step)?);
         let sample = sample.map(|at| Ok(pages[page(at)?])).collect::<Answer<Vec<bool>>>()?;
-        let here = 2 * sample.iter().filter(|&&page| page).count() >= sample.len();
+        let resident = 2 * sample.iter().filter(|&&page| page).count() >= sample.len();
         locations.push(CUmemLocation {
-            kind: if here { CU_MEM_LOCATION_TYPE_HOST_NUMA } else { CU_MEM_LOCATION_TYPE_INVALID },
+            kind: if resident {
+                CU_MEM_LOCATION_TYPE_HOST_NUMA
+            } else {
+                CU_MEM_LOCATION_TYPE_INVALID
+            },
             id: 0,
         });
     }
-    let room = locations.len();
-    to.put_all(locations, room)?;
+    let capacity = locations.len();
+    to.put_all(locations, capacity)?;
     Ok(())
 }

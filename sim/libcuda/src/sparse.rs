@@ -206,7 +206,7 @@ impl Sparse {
         let left = position[0] / division.element;
         let right = (position[0] + extent[0]).div_ceil(division.element);
         let tiles = lock(&self.tiles);
-        let there = |tile: &Tile| tiles.contains_key(tile);
+        let is_mapped = |tile: &Tile| tiles.contains_key(tile);
         for layer in layers {
             let needed = if level as u64 >= division.tail_level {
                 let layer = if division.single { 0 } else { layer };
@@ -215,7 +215,7 @@ impl Sparse {
                 let (offset, extent) = ([left, position[1], z.0], [right - left, extent[1], z.1]);
                 division.overlapped(level as u64, layer, offset, extent)
             };
-            if !needed.iter().all(there) {
+            if !needed.iter().all(is_mapped) {
                 return Err(INVALID_VALUE);
             }
         }
@@ -287,13 +287,13 @@ fn map_tiles(
         }
         return Ok(Kept(named.iter().filter_map(|tile| tiles.remove(tile)).collect()));
     }
-    let (id, about) = physical::id_of(driver, info.mem_handle)?;
+    let (id, memory) = physical::id_of(driver, info.mem_handle)?;
     let end = info.offset.checked_add(named.len() as u64 * TILE).ok_or(INVALID_VALUE)?;
-    let here = matches!(about.place, PhysicalPlace::On(site) if site.gpu == array.context.gpu);
-    if !here
+    let on_gpu = matches!(memory.place, PhysicalPlace::On(site) if site.gpu == array.context.gpu);
+    if !on_gpu
         || !physical::is_tile_pool(driver, info.mem_handle)
         || !info.offset.is_multiple_of(TILE)
-        || end > about.size.0
+        || end > memory.size.0
     {
         return Err(INVALID_VALUE);
     }

@@ -107,15 +107,15 @@ impl Multiprocessors {
         } else {
             EVERYWHERE.to_vec()
         };
-        let there: c_uint = places.iter().map(|&place| self.0[place]).sum();
-        let fitting = there / unit * unit;
+        let available: c_uint = places.iter().map(|&place| self.0[place]).sum();
+        let fitting = available / unit * unit;
         let count = match group.sm_count {
-            0 if backfill => there,
+            0 if backfill => available,
             0 => fitting,
             count => count,
         };
-        let most = if backfill { self.count() } else { fitting };
-        if count > most || group.sm_count != 0 && fitting == 0 {
+        let maximum = if backfill { self.count() } else { fitting };
+        if count > maximum || group.sm_count != 0 && fitting == 0 {
             return Err(INVALID_RESOURCE_CONFIGURATION);
         }
         group.sm_count = count;

@@ -32,8 +32,8 @@ impl OwnStreams {
     fn of(&mut self, driver: &Driver, context: &Arc<Context>) -> Answer<StreamId> {
         // A weak reference keeps the address from being reused, so that no later context is
         // mistaken for this one.
-        let its = |weak: &Weak<Context>| core::ptr::eq(weak.as_ptr(), Arc::as_ptr(context));
-        if let Some((_, stream)) = self.0.iter().find(|(weak, _)| its(weak)) {
+        let is_same = |weak: &Weak<Context>| core::ptr::eq(weak.as_ptr(), Arc::as_ptr(context));
+        if let Some((_, stream)) = self.0.iter().find(|(weak, _)| is_same(weak)) {
             return Ok(*stream);
         }
         let stream = driver.machine.create_stream(context.id, StreamKind::Blocking)?;

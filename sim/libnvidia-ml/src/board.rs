@@ -141,9 +141,9 @@ pub(crate) fn nvmlDeviceGetPowerManagementLimitConstraints(
     min_limit: Out<c_uint>,
     max_limit: Out<c_uint>,
 ) -> Answer {
-    let most = limit(&find(device)?);
-    min_limit.put(most / 2)?;
-    max_limit.put(most)?;
+    let maximum = limit(&find(device)?);
+    min_limit.put(maximum / 2)?;
+    max_limit.put(maximum)?;
     Ok(())
 }
 

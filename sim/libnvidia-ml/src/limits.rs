@@ -23,16 +23,19 @@ fn group(name_space: *const c_char) -> Answer<(PathBuf, [u64; 2])> {
     // SAFETY: not NULL, so a C string that the program keeps for the duration of the call.
     let text = unsafe { CStr::from_ptr(name_space) };
     let path = Path::new(std::ffi::OsStr::from_bytes(text.to_bytes())).to_owned();
-    let about = std::fs::metadata(&path).map_err(|_| OPERATING_SYSTEM)?;
-    Ok((path, [about.dev(), about.ino()]))
+    let metadata = std::fs::metadata(&path).map_err(|_| OPERATING_SYSTEM)?;
+    Ok((path, [metadata.dev(), metadata.ino()]))
 }
 
 /// Returns the bytes that the processes of a group use on a GPU.
 fn used(gpu: &Gpu, group: &Path) -> Answer<u64> {
     let list = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     let members: HashSet<u32> = list.lines().filter_map(|line| line.parse().ok()).collect();
-    let here = gpu.machine.processes(gpu.index)?.into_iter();
-    Ok(here.filter(|process| members.contains(&process.pid)).map(|process| process.memory.0).sum())
+    let processes = gpu.machine.processes(gpu.index)?.into_iter();
+    Ok(processes
+        .filter(|process| members.contains(&process.pid))
+        .map(|process| process.memory.0)
+        .sum())
 }
 
 pub(crate) fn nvmlDeviceSetMemoryLimits_v1(

@@ -37,8 +37,8 @@ pub(crate) fn nvmlDeviceGetMigMode(
 
 pub(crate) fn nvmlDeviceGetMaxMigDeviceCount(device: nvmlDevice_t, count: Out<c_uint>) -> Answer {
     find(device)?;
-    let most = if divisible(device).is_ok() { 7 } else { 0 };
-    count.put(most)?;
+    let maximum = if divisible(device).is_ok() { 7 } else { 0 };
+    count.put(maximum)?;
     Ok(())
 }
 

@@ -13,10 +13,10 @@ const NO_INSTANCE: c_uint = c_uint::MAX;
 /// Writes a list by NVML's protocol of two calls: the first one gets the length, the second one
 /// provides space for it.
 pub(crate) fn put_list<T>(list: Vec<T>, count: Out<c_uint>, to: Out<T>) -> Answer {
-    let room = count.read()? as usize;
+    let capacity = count.read()? as usize;
     let length = list.len();
     count.put(c_uint::try_from(length).unwrap_or(c_uint::MAX))?;
-    if length > room {
+    if length > capacity {
         return Err(INSUFFICIENT_SIZE);
     }
     to.put_all(list, length)?;
@@ -33,9 +33,9 @@ struct Resident {
 fn residents(gpu: &Gpu) -> Answer<Vec<Resident>> {
     let (gpu_instance, compute_instance) =
         gpu.instance().map_or((NO_INSTANCE, NO_INSTANCE), partition::ids);
-    let here = gpu.machine.processes(gpu.index)?.into_iter();
+    let processes = gpu.machine.processes(gpu.index)?.into_iter();
     let mut all: Vec<_> =
-        here.map(|process| Resident { process, gpu_instance, compute_instance }).collect();
+        processes.map(|process| Resident { process, gpu_instance, compute_instance }).collect();
     for (instance, _) in gpu.instances() {
         all.extend(residents(&instance)?);
     }
@@ -69,11 +69,11 @@ pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
         NVML_PROCESS_MODE_GRAPHICS | NVML_PROCESS_MODE_MPS => Vec::new(),
         _ => return Err(INVALID_ARGUMENT),
     };
-    let room = requested.num_proc_array_entries as usize;
+    let capacity = requested.num_proc_array_entries as usize;
     let length = all.len();
     requested.num_proc_array_entries = c_uint::try_from(length).unwrap_or(c_uint::MAX);
     plist.put(requested)?;
-    if length > room {
+    if length > capacity {
         return Err(INSUFFICIENT_SIZE);
     }
     // SAFETY: NULL, or space for as many as the caller says, which were checked to be enough.
@@ -151,11 +151,11 @@ mod tests {
     #[test]
     fn lists_are_returned_in_two_calls() {
         let mut count = 0;
-        let mut room = [0_u32; 4];
+        let mut buffer = [0_u32; 4];
         // SAFETY: a pointer to a live local.
         let counter = unsafe { Out::received(&raw mut count) };
         // SAFETY: a pointer to a live local.
-        let to = unsafe { Out::received(room.as_mut_ptr()) };
+        let to = unsafe { Out::received(buffer.as_mut_ptr()) };
         // SAFETY: NULL is allowed.
         let nowhere = unsafe { Out::received(ptr::null_mut::<u32>()) };
         assert_eq!(put_list(vec![7, 8], counter, nowhere), Err(INSUFFICIENT_SIZE));
@@ -163,7 +163,7 @@ mod tests {
         counter.put(4).unwrap();
         assert_eq!(put_list(vec![7, 8], counter, to), Ok(()));
         assert_eq!(counter.read(), Ok(2));
-        assert_eq!(room, [7, 8, 0, 0]);
+        assert_eq!(buffer, [7, 8, 0, 0]);
         assert_eq!(put_list(vec![7, 8], counter, nowhere), Err(INVALID_ARGUMENT));
         assert_eq!(put_list(Vec::<u32>::new(), counter, nowhere), Ok(()));
         assert_eq!(counter.read(), Ok(0));

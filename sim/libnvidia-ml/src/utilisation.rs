@@ -116,15 +116,15 @@ pub(crate) fn nvmlDeviceGetProcessesUtilizationInfo(
         ..Default::default()
     };
     let samples = samples(device, requested.last_seen_time_stamp, describe)?;
-    let room = requested.process_samples_count;
+    let capacity = requested.process_samples_count;
     requested.process_samples_count = count(&samples);
     info.put(requested)?;
-    if requested.proc_util_array.is_null() || requested.process_samples_count > room {
+    if requested.proc_util_array.is_null() || requested.process_samples_count > capacity {
         return Err(INSUFFICIENT_SIZE);
     }
     // SAFETY: the caller's struct gives the space, and no more samples than that are written.
     let to = unsafe { Out::received(requested.proc_util_array) };
-    to.put_all(samples, room as usize)?;
+    to.put_all(samples, capacity as usize)?;
     Ok(())
 }
 
@@ -163,9 +163,9 @@ pub(crate) fn nvmlDeviceGetSamples(
         return Ok(());
     }
     // The newest samples, as many as there is space for.
-    let room = sample_count.read()? as usize;
-    let newest: Vec<_> = list[list.len() - room.min(list.len())..].to_vec();
+    let capacity = sample_count.read()? as usize;
+    let newest: Vec<_> = list[list.len() - capacity.min(list.len())..].to_vec();
     sample_count.put(count(&newest))?;
-    samples.put_all(newest, room)?;
+    samples.put_all(newest, capacity)?;
     Ok(())
 }

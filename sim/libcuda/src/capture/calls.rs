@@ -37,9 +37,9 @@ fn begin(
     let (graph, dependencies) = match into {
         None => (graphs.create(), Vec::new()),
         Some((graph, dependencies)) => {
-            let there = graphs.graph(graph)?;
-            let known = dependencies.iter().all(|edge| there.nodes.contains_key(&edge.from));
-            if there.capturing || !known {
+            let found = graphs.graph(graph)?;
+            let known = dependencies.iter().all(|edge| found.nodes.contains_key(&edge.from));
+            if found.capturing || !known {
                 return Err(INVALID_VALUE);
             }
             (graph, dependencies)

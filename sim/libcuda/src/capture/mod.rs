@@ -125,8 +125,8 @@ impl Captures {
 
     /// Returns the sequences that have a blocking stream in the context.
     fn blocking_in(&self, context: &Context) -> Vec<u64> {
-        let its = |position: &&Position| position.blocking && position.context == context.id;
-        self.streams.values().filter(its).map(|position| position.sequence).collect()
+        let in_context = |position: &&Position| position.blocking && position.context == context.id;
+        self.streams.values().filter(in_context).map(|position| position.sequence).collect()
     }
 
     /// Returns the sequences that an unsafe call of this thread invalidates, by its capture mode.
@@ -479,12 +479,12 @@ pub(crate) fn forget_stream(driver: &Driver, stream: StreamId) {
 pub(crate) fn forget_context(driver: &Driver, context: &Context) {
     if is_capturing() {
         let mut graphs = Graphs::of(driver);
-        let its = |position: &&Position| position.context == context.id;
+        let in_context = |position: &&Position| position.context == context.id;
         let ended: Vec<u64> = graphs
             .captures
             .streams
             .values()
-            .filter(its)
+            .filter(in_context)
             .map(|position| position.sequence)
             .collect();
         ended.into_iter().for_each(|sequence| graphs.abandon(sequence));

@@ -53,20 +53,20 @@ fn describe(
     flags: c_uint,
     text: &mut String,
 ) -> Answer {
-    let there = graphs.graph(graph)?;
-    let _ = writeln!(text, "subgraph cluster_{} {{\nlabel=\"graph_{}\"", there.id, there.id);
+    let source = graphs.graph(graph)?;
+    let _ = writeln!(text, "subgraph cluster_{} {{\nlabel=\"graph_{}\"", source.id, source.id);
     let in_order =
-        order::sorted(&there.nodes).unwrap_or_else(|_| there.nodes.keys().copied().collect());
+        order::sorted(&source.nodes).unwrap_or_else(|_| source.nodes.keys().copied().collect());
     for handle in in_order {
-        let Some(node) = there.nodes.get(&handle) else { continue };
-        let name = |number: u32| format!("\"graph_{}_node_{number}\"", there.id);
+        let Some(node) = source.nodes.get(&handle) else { continue };
+        let name = |number: u32| format!("\"graph_{}_node_{number}\"", source.id);
         let _ = writeln!(
             text,
             "{} [shape=\"box\" label=\"{}\"];",
             name(node.number),
             label(driver, &node.body, handle, flags)
         );
-        for from in node.dependencies.iter().filter_map(|edge| there.nodes.get(&edge.from)) {
+        for from in node.dependencies.iter().filter_map(|edge| source.nodes.get(&edge.from)) {
             let _ = writeln!(text, "{} -> {};", name(from.number), name(node.number));
         }
         for part in node.body.parts() {

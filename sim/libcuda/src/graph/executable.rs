@@ -192,12 +192,12 @@ fn instantiate(
     }
     let current = driver.current();
     let mut graphs = Graphs::of(driver);
-    let there = graphs.graph(graph)?;
-    if there.capturing || there.parent.is_some() {
+    let found = graphs.graph(graph)?;
+    if found.capturing || found.parent.is_some() {
         return Err(INVALID_VALUE);
     }
     // Two of them would allocate at the same addresses.
-    if there.executable.is_some() {
+    if found.executable.is_some() {
         return Err(INVALID_VALUE);
     }
     let shapes = graphs.shapes_within(graph)?;

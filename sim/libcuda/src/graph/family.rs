@@ -61,9 +61,9 @@ impl Graphs {
                 }
                 other => other.clone(),
             };
-            let there = self.graph_mut(graph)?;
-            there.made = there.made.max(node.number);
-            there.nodes.insert(
+            let found = self.graph_mut(graph)?;
+            found.made = found.made.max(node.number);
+            found.nodes.insert(
                 copy,
                 Node { body, dependencies, original: Some(original), number: node.number },
             );
@@ -103,11 +103,11 @@ impl Graphs {
         moves: bool,
     ) -> Answer<CUgraphNode> {
         let part = if moves {
-            let there = self.graph(child)?;
+            let found = self.graph(child)?;
             if child == graph
-                || there.parent.is_some()
-                || there.executable.is_some()
-                || there.capturing
+                || found.parent.is_some()
+                || found.executable.is_some()
+                || found.capturing
             {
                 return Err(INVALID_VALUE);
             }
@@ -161,7 +161,7 @@ impl Graphs {
         params: &CUDA_CONDITIONAL_NODE_PARAMS,
         context: Arc<Context>,
     ) -> Answer<(CUgraphNode, Arc<[CUgraph]>)> {
-        let most = match params.kind {
+        let maximum = match params.kind {
             CU_GRAPH_COND_TYPE_IF => 2,
             CU_GRAPH_COND_TYPE_WHILE => 1,
             CU_GRAPH_COND_TYPE_SWITCH => c_uint::MAX,
@@ -169,7 +169,7 @@ impl Graphs {
         };
         let condition = self.conditions.get_mut(&params.handle).ok_or(INVALID_VALUE)?;
         // A handle is for one node.
-        if params.size == 0 || params.size > most || condition.used {
+        if params.size == 0 || params.size > maximum || condition.used {
             return Err(INVALID_VALUE);
         }
         condition.used = true;
@@ -204,13 +204,13 @@ impl Graphs {
         if graph.has_memory() {
             return Err(NOT_SUPPORTED);
         }
-        let gone = graph.nodes.remove(&node).ok_or(INVALID_VALUE)?;
+        let removed = graph.nodes.remove(&node).ok_or(INVALID_VALUE)?;
         for other in graph.nodes.values_mut() {
             other.dependencies.retain(|edge| edge.from != node);
         }
         self.owners.remove(&node);
         self.captures.forget_node(node);
-        gone.body.parts().into_iter().try_for_each(|part| self.destroy(part))
+        removed.body.parts().into_iter().try_for_each(|part| self.destroy(part))
     }
 }
 
@@ -245,8 +245,8 @@ pub(crate) fn cuGraphDestroy(call: &Call, graph: CUgraph) -> Answer {
     {
         let mut graphs = Graphs::of(driver);
         // A child graph ends with its node, and a graph that is being captured cannot end.
-        let there = graphs.graph(graph)?;
-        if there.parent.is_some() || there.capturing {
+        let found = graphs.graph(graph)?;
+        if found.parent.is_some() || found.capturing {
             return Err(INVALID_VALUE);
         }
         graphs.destroy(graph)?;

@@ -57,17 +57,17 @@ impl Reservation {
         access: Vec<CUmemAccessDesc>,
     ) -> Answer<Arc<Self>> {
         let gpu = driver.gpu(device)?;
-        let room = bytes.checked_next_multiple_of(GRANULE).ok_or(OUT_OF_MEMORY)?;
-        if room == 0 {
+        let capacity = bytes.checked_next_multiple_of(GRANULE).ok_or(OUT_OF_MEMORY)?;
+        if capacity == 0 {
             return Err(INVALID_VALUE);
         }
-        let first = driver.machine.reserve_addresses(Bytes(room), GRANULE, 0)?;
+        let first = driver.machine.reserve_addresses(Bytes(capacity), GRANULE, 0)?;
         let this = Arc::new(Self { first, bytes, gpu, device, access, rights: Mutex::default() });
         lock(&driver.graph_memory).reserved.insert(first, Arc::downgrade(&this));
         Ok(this)
     }
 
-    fn room(&self) -> Bytes {
+    fn capacity(&self) -> Bytes {
         Bytes(self.bytes.next_multiple_of(GRANULE))
     }
 
@@ -133,13 +133,13 @@ struct Block {
 
 impl Block {
     fn unmap(&self, driver: &Driver) -> Answer {
-        Ok(driver.machine.unmap(self.at.first, self.at.room())?)
+        Ok(driver.machine.unmap(self.at.first, self.at.capacity())?)
     }
 
     fn map(driver: &Driver, physical: PhysicalId, at: &Arc<Reservation>) -> Answer<Self> {
-        let room = at.room();
-        driver.machine.map(at.first, room, physical)?;
-        driver.machine.set_access(at.first, room, &[(Side::Gpu(at.gpu), Access::ReadWrite)])?;
+        let capacity = at.capacity();
+        driver.machine.map(at.first, capacity, physical)?;
+        driver.machine.set_access(at.first, capacity, &[(Side::Gpu(at.gpu), Access::ReadWrite)])?;
         Ok(Self { physical, at: Arc::clone(at), until: None })
     }
 }
@@ -162,9 +162,10 @@ impl Pool {
         reservation: &Arc<Reservation>,
         may_go: impl Fn(&Block) -> bool,
     ) -> Answer<Block> {
-        let room = reservation.room();
-        let fits =
-            |block: &Block| block.at.room() == room && block.until.is_none() && may_go(block);
+        let capacity = reservation.capacity();
+        let fits = |block: &Block| {
+            block.at.capacity() == capacity && block.until.is_none() && may_go(block)
+        };
         let physical = match self.idle.iter().position(fits) {
             Some(place) => {
                 let block = self.idle.swap_remove(place);
@@ -173,8 +174,8 @@ impl Pool {
             }
             None => {
                 let place = PhysicalPlace::On(reservation.gpu.into());
-                let physical = driver.machine.create_physical(place, room, false)?;
-                self.reserved += room.0;
+                let physical = driver.machine.create_physical(place, capacity, false)?;
+                self.reserved += capacity.0;
                 self.reserved_high = self.reserved_high.max(self.reserved);
                 physical
             }
@@ -251,13 +252,15 @@ impl GraphMemory {
     fn used(&self, gpu: usize) -> u64 {
         let live = self.live.values().filter(|block| block.at.gpu == gpu);
         let idle = self.pools.get(&gpu).into_iter().flat_map(|pool| &pool.idle);
-        live.chain(idle.filter(|block| block.until.is_some())).map(|block| block.at.room().0).sum()
+        live.chain(idle.filter(|block| block.until.is_some()))
+            .map(|block| block.at.capacity().0)
+            .sum()
     }
 
     /// Frees the addresses of nodes that no longer exist.
     fn sweep(&mut self, driver: &Driver) {
-        let gone = self.reserved.extract_if(.., |_, reservation| reservation.strong_count() == 0);
-        for (first, _) in gone {
+        let unused = self.reserved.extract_if(.., |_, reservation| reservation.strong_count() == 0);
+        for (first, _) in unused {
             // Nothing is mapped there: a block holds its reservation.
             if let Some((start, size)) = driver.machine.reservation(first) {
                 let _ = driver.machine.free_addresses(start, size);
@@ -321,7 +324,7 @@ pub(crate) fn cuDeviceGraphMemTrim(call: &Call, device: CUdevice) -> Answer {
         for block in pool.idle.extract_if(.., |block| block.until.is_none()) {
             block.unmap(driver)?;
             driver.machine.release_physical(block.physical)?;
-            pool.reserved -= block.at.room().0;
+            pool.reserved -= block.at.capacity().0;
         }
     }
     memory.sweep(driver);

@@ -184,25 +184,25 @@ impl Graphs {
         dependencies: Vec<Edge>,
         body: Body,
     ) -> Answer<CUgraphNode> {
-        let there = self.graph_mut(graph)?;
+        let target = self.graph_mut(graph)?;
         for (index, edge) in dependencies.iter().enumerate() {
             let twice = dependencies[..index].iter().any(|other| other.from == edge.from);
-            if twice || !there.nodes.contains_key(&edge.from) {
+            if twice || !target.nodes.contains_key(&edge.from) {
                 return Err(INVALID_VALUE);
             }
         }
         let node = CUgraphNode(handle::fresh());
-        there.made += 1;
-        let number = there.made;
-        there.nodes.insert(node, Node { body, dependencies, original: None, number });
+        target.made += 1;
+        let number = target.made;
+        target.nodes.insert(node, Node { body, dependencies, original: None, number });
         self.owners.insert(node, graph);
         Ok(node)
     }
 
     /// Destroys a graph and everything that is part of it.
     pub(crate) fn destroy(&mut self, graph: CUgraph) -> Answer {
-        let gone = self.graphs.remove(&graph).ok_or(INVALID_VALUE)?;
-        for (node, Node { body, .. }) in gone.nodes {
+        let removed = self.graphs.remove(&graph).ok_or(INVALID_VALUE)?;
+        for (node, Node { body, .. }) in removed.nodes {
             self.owners.remove(&node);
             for part in body.parts() {
                 // A part that was moved elsewhere is no longer found.

@@ -16,17 +16,22 @@ fn put_list(list: &[CUgraphNode], to: Out<CUgraphNode>, length: Out<usize>) -> A
         length.put(list.len())?;
         return Ok(());
     }
-    let room = length.read()?;
-    to.put_all(list.iter().copied().chain(core::iter::repeat(CUgraphNode::NULL)), room)?;
-    length.put(list.len().min(room))?;
+    let capacity = length.read()?;
+    to.put_all(list.iter().copied().chain(core::iter::repeat(CUgraphNode::NULL)), capacity)?;
+    length.put(list.len().min(capacity))?;
     Ok(())
 }
 
 /// Writes the data of edges. `to` is `None` for functions without edge data, and NULL if the caller
 /// passes no array.
-fn put_data(edges: &[Edge], to: Option<Out<CUgraphEdgeData>>, asked: bool, room: usize) -> Answer {
+fn put_data(
+    edges: &[Edge],
+    to: Option<Out<CUgraphEdgeData>>,
+    asked: bool,
+    capacity: usize,
+) -> Answer {
     match to.filter(|to| !to.is_null()) {
-        Some(to) => to.put_all(edges.iter().map(|edge| edge.data), room.min(edges.len()))?,
+        Some(to) => to.put_all(edges.iter().map(|edge| edge.data), capacity.min(edges.len()))?,
         // The caller must not miss data that matters.
         None if asked && !edges.iter().all(Edge::is_plain) => return Err(LOSSY_QUERY),
         None => {}
@@ -80,9 +85,9 @@ fn get_edges(
     }
     let (waiting, edges): (Vec<CUgraphNode>, Vec<Edge>) = all.into_iter().unzip();
     if !from.is_null() {
-        let room = num_edges.read()?;
-        put_data(&edges, edge_data, true, room)?;
-        to.put_all(waiting.iter().copied().chain(core::iter::repeat(CUgraphNode::NULL)), room)?;
+        let capacity = num_edges.read()?;
+        put_data(&edges, edge_data, true, capacity)?;
+        to.put_all(waiting.iter().copied().chain(core::iter::repeat(CUgraphNode::NULL)), capacity)?;
     }
     let awaited: Vec<CUgraphNode> = edges.iter().map(|edge| edge.from).collect();
     put_list(&awaited, from, num_edges)
@@ -157,8 +162,8 @@ impl Graphs {
     /// Returns the edges to the nodes that depend on a node; `from` is the dependent node.
     fn dependents(&self, node: CUgraphNode) -> Answer<Vec<Edge>> {
         let all = all_edges(&self.graph(self.owner(node)?)?.nodes);
-        let its = all.into_iter().filter(|(_, edge)| edge.from == node);
-        Ok(its.map(|(to, edge)| Edge { from: to, data: edge.data }).collect())
+        let outgoing = all.into_iter().filter(|(_, edge)| edge.from == node);
+        Ok(outgoing.map(|(to, edge)| Edge { from: to, data: edge.data }).collect())
     }
 }
 
