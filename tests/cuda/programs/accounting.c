@@ -110,8 +110,8 @@ static void limits(const char *folder) {
     FUNCTION(set, nvmlDeviceSetMemoryLimits_v1, (Device, struct limits *));
     FUNCTION(get, nvmlDeviceGetMemoryLimits_v1, (Device, struct limits *));
     char list[4096];
-    struct limits wanted = {folder, 1 << 30, 2ULL << 30, 0}, told = {folder, 7, 7, 7};
-    EXPECT(NOT_FOUND, get(device, &told));
+    struct limits wanted = {folder, 1 << 30, 2ULL << 30, 0}, reported = {folder, 7, 7, 7};
+    EXPECT(NOT_FOUND, get(device, &reported));
     if (geteuid() != 0) {
         EXPECT(NO_PERMISSION, set(device, &wanted));
         return;
@@ -120,19 +120,19 @@ static void limits(const char *folder) {
     FILE *file = fopen(list, "w");
     HOLDS(file && fprintf(file, "%d\n", getpid()) > 0 && fclose(file) == 0);
     CHECK(set(device, &wanted));
-    CHECK(get(device, &told));
-    HOLDS(told.soft == 1 << 30 && told.hard == 2ULL << 30 && told.used >= 256 * MIB);
+    CHECK(get(device, &reported));
+    HOLDS(reported.soft == 1 << 30 && reported.hard == 2ULL << 30 && reported.used >= 256 * MIB);
     wanted.soft = 3ULL << 30;
     EXPECT(INVALID_ARGUMENT, set(device, &wanted));
     wanted.soft = 0, wanted.hard = 1ULL << 50;
     EXPECT(INVALID_ARGUMENT, set(device, &wanted));
     wanted.hard = ~0ULL;
     CHECK(set(device, &wanted)); /* none */
-    EXPECT(NOT_FOUND, get(device, &told));
+    EXPECT(NOT_FOUND, get(device, &reported));
     wanted.group = "/nowhere";
     EXPECT(OPERATING_SYSTEM, set(device, &wanted));
-    told.group = NULL;
-    EXPECT(INVALID_ARGUMENT, get(device, &told));
+    reported.group = NULL;
+    EXPECT(INVALID_ARGUMENT, get(device, &reported));
     EXPECT(INVALID_ARGUMENT, get(device, NULL));
     remove(list);
 }

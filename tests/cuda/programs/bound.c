@@ -127,7 +127,7 @@ static void agree(CUdevice device, size_t bytes, const char *when) {
 
 /* Binds one piece and releases its parts in an order: h its handle, u its mapping, b the
  * binding, o the object's handle, w the object's mapping. */
-static void play(const char *order, int is_shared) {
+static void run_order(const char *order, int is_shared) {
     static unsigned plays;
     CUdevice device = is_shared ? 0 : plays++ % 2;
     uint64_t object = object_of_both(PIECE, is_shared),
@@ -187,7 +187,7 @@ static void play(const char *order, int is_shared) {
 static void permute(char *order, size_t from, int is_shared) {
     if (!order[from]) {
         if (!is_shared || is_endpoint || strchr(order, 'b') < strchr(order, 'o'))
-            play(order, is_shared);
+            run_order(order, is_shared);
         return;
     }
     for (size_t place = from; order[place]; place++) {
@@ -261,7 +261,7 @@ int main(int count, char **arguments) {
     parts();
     full();
     permute(is_endpoint ? shorter : order, 0, 1);
-    if (!is_endpoint) play("ohwu", 1); /* stays charged */
+    if (!is_endpoint) run_order("ohwu", 1); /* stays charged */
     printf("{\"kept\": %zu}\n", kept);
     return 0;
 }

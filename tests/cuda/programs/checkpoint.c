@@ -63,16 +63,16 @@ static int state_of(int pid) {
     return state;
 }
 
-static void hear(int from, char what) {
+static void expect_byte(int from, char what) {
     char byte = 0;
     HOLDS(read(from, &byte, 1) == 1);
     HOLDS(byte == what);
 }
 
-static void say(int to, char what) { HOLDS(write(to, &what, 1) == 1); }
+static void send_byte(int to, char what) { HOLDS(write(to, &what, 1) == 1); }
 
 /* Holds 600 MiB on the GPU, runs a kernel, and allocates more on request. */
-static int victim(int from, int to) {
+static int checkpointed_process(int from, int to) {
     CUdeviceptr memory, more;
     unsigned char bytes[4];
     char byte;
@@ -82,14 +82,14 @@ static int victim(int from, int to) {
     CHECK(cu.cuMemAlloc(&memory, 600 * MIB));
     CHECK(cu.cuMemsetD32(memory + 300 * MIB, 0x01020304, 1));
     CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
-    say(to, 'r');
+    send_byte(to, 'r');
     while (read(from, &byte, 1) == 1 && byte != 'q') {
         if (byte == 'l') { /* a long call */
             CUfunction longer = driver_function("spin_300ms");
             CHECK(cu.cuLaunchKernel(longer, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
-            say(to, 'l');
+            send_byte(to, 'l');
             CHECK(cu.cuCtxSynchronize());
-            say(to, 'd');
+            send_byte(to, 'd');
             continue;
         }
         if (byte == 'i') { /* exportable memory */
@@ -97,15 +97,15 @@ static int victim(int from, int to) {
             char handle[64];
             *(void **)&get = driver_symbol("cuIpcGetMemHandle");
             CHECK(get(handle, memory));
-            say(to, 'i');
+            send_byte(to, 'i');
             continue;
         }
-        say(to, 'c');
+        send_byte(to, 'c');
         CHECK(cu.cuMemAlloc(&more, 10 * MIB)); /* blocks while the process is locked */
         CHECK(cu.cuMemFree(more));
         CHECK(cu.cuMemcpyDtoH(bytes, memory + 300 * MIB, 4));
         HOLDS(bytes[0] == 4 && bytes[3] == 1);
-        say(to, 'a');
+        send_byte(to, 'a');
     }
     return 0;
 }
@@ -127,7 +127,7 @@ static void another(int other, int to, int from, size_t before) {
      * called. */
     CUresult elsewhere = is_watched ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
     struct lock_args soon = {.timeout_ms = 30}, wrong = {.reserved0 = 1};
-    hear(from, 'r');
+    expect_byte(from, 'r');
     has = available();
     HOLDS(before - has >= 600 * MIB);
     HOLDS(state_of(other) == RUNNING);
@@ -145,18 +145,18 @@ static void another(int other, int to, int from, size_t before) {
     EXPECT(CUDA_ERROR_INVALID_VALUE, on.complete((void *)77));
 
     /* A running call delays the lock, which succeeds once the call returns. */
-    say(to, 'l');
-    hear(from, 'l');
+    send_byte(to, 'l');
+    expect_byte(from, 'l');
     usleep(20000);
     EXPECT(CUDA_ERROR_NOT_READY, on.lock(other, &soon));
     HOLDS(state_of(other) == RUNNING);
     CHECK(on.lock(other, NULL));
-    hear(from, 'd');
+    expect_byte(from, 'd');
     HOLDS(state_of(other) == LOCKED);
     EXPECT(ILLEGAL_STATE, on.lock(other, NULL));
     EXPECT(ILLEGAL_STATE, on.restore(other, NULL));
-    say(to, 'x');
-    hear(from, 'c');
+    send_byte(to, 'x');
+    expect_byte(from, 'c');
     HOLDS(is_silent(from));
     COMES_TRUE(available() == has);
 
@@ -201,25 +201,25 @@ static void another(int other, int to, int from, size_t before) {
     HOLDS(is_silent(from));
     CHECK(on.unlock(other, NULL));
     HOLDS(state_of(other) == RUNNING);
-    hear(from, 'a');
+    expect_byte(from, 'a');
     COMES_TRUE(available() == has);
 
     /* Exportable memory cannot be checkpointed; the process continues. */
-    say(to, 'i');
-    hear(from, 'i');
+    send_byte(to, 'i');
+    expect_byte(from, 'i');
     CHECK(on.lock(other, NULL));
     EXPECT(CUDA_ERROR_NOT_SUPPORTED, on.checkpoint(other, NULL));
     HOLDS(state_of(other) == LOCKED && available() == has);
     CHECK(on.unlock(other, NULL));
-    say(to, 'x');
-    hear(from, 'c');
-    hear(from, 'a');
+    send_byte(to, 'x');
+    expect_byte(from, 'c');
+    expect_byte(from, 'a');
 }
 
 /* A checkpointed process is killed: it has nothing on the GPU to release. */
 static void death(int other, int from, size_t before) {
     int state;
-    hear(from, 'r');
+    expect_byte(from, 'r');
     CHECK(on.lock(other, NULL));
     CHECK(on.checkpoint(other, NULL));
     COMES_TRUE(available() == before);
@@ -241,7 +241,7 @@ static void *caller(void *context) {
 }
 
 /* A process locks itself: its other threads block. */
-static void itself(CUcontext context) {
+static void own_checkpoint(CUcontext context) {
     pthread_t thread;
     int me = getpid();
     CHECK(on.lock(me, NULL));
@@ -263,7 +263,7 @@ static pid_t start(int to[2], int from[2]) {
         char go;
         close(to[1]), close(from[0]);
         HOLDS(read(to[0], &go, 1) == 1);
-        _exit(victim(to[0], from[1]));
+        _exit(checkpointed_process(to[0], from[1]));
     }
     close(to[0]), close(from[1]);
     return other;
@@ -282,15 +282,15 @@ int main(int count, char **arguments) {
     CUcontext context = driver_open();
     HOLDS(state_of(getpid()) == RUNNING);
     size_t before = available();
-    say(to[0][1], 'g');
+    send_byte(to[0][1], 'g');
     another(others[0], to[0][1], from[0][0], before);
-    say(to[0][1], 'q');
+    send_byte(to[0][1], 'q');
     HOLDS(waitpid(others[0], &status, 0) == others[0] && status == 0);
     usleep(200000);
     COMES_TRUE(available() == before);
-    say(to[1][1], 'g');
+    send_byte(to[1][1], 'g');
     death(others[1], from[1][0], before);
-    itself(context);
+    own_checkpoint(context);
     COMES_TRUE(available() == before);
     printf("{\"checkpoints\": 3}\n");
     return 0;

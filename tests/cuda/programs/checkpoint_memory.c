@@ -32,13 +32,13 @@ static void find(void) {
     *(void **)&on.state = driver_symbol("cuCheckpointProcessGetState");
 }
 
-static void hear(int from, char what) {
+static void expect_byte(int from, char what) {
     char byte = 0;
     HOLDS(read(from, &byte, 1) == 1);
     if (byte != what) FAIL("heard %c, not %c", byte, what);
 }
 
-static void say(int to, char what) { HOLDS(write(to, &what, 1) == 1); }
+static void send_byte(int to, char what) { HOLDS(write(to, &what, 1) == 1); }
 
 /* Performs commands: holds linear memory and a mapped piece, frees and allocates the piece,
  * allocates all there is and frees that. */
@@ -72,7 +72,7 @@ static int worker(int line) {
             break;
         }
         case 'B': /* blocks in the call while it is locked */
-            say(line, 'b');
+            send_byte(line, 'b');
             CHECK(cu.cuMemAlloc(&brief, 10 * MIB));
             CHECK(cu.cuMemFree(brief));
             break;
@@ -85,7 +85,7 @@ static int worker(int line) {
             break;
         default: return 0;
         }
-        say(line, word);
+        send_byte(line, word);
     }
     return 1;
 }
@@ -106,8 +106,8 @@ static pid_t start(int *line) {
 }
 
 static void have_done(int line, char word) {
-    say(line, word);
-    hear(line, word);
+    send_byte(line, word);
+    expect_byte(line, word);
 }
 
 static int state_of(int pid) {
@@ -181,14 +181,14 @@ static void another(int other, int line) {
 
     /* A call blocks meanwhile. Its allocation may be charged already. */
     CHECK(on.lock(other, NULL));
-    say(line, 'B');
-    hear(line, 'b');
+    send_byte(line, 'B');
+    expect_byte(line, 'b');
     usleep(20000);
     HOLDS(truth() == has && (shown() == has || shown() == has + 10 * MIB));
     CHECK(on.checkpoint(other, NULL));
     TAKEN(0);
     fetch_back(other);
-    hear(line, 'B');
+    expect_byte(line, 'B');
     TAKEN(has);
 }
 
@@ -207,7 +207,7 @@ static void death(int other, int line) {
 }
 
 /* The process checkpoints itself. Another one takes the memory before the restore. */
-static void itself(int other, int line) {
+static void own_checkpoint(int other, int line) {
     CUdeviceptr memory;
     int me = getpid();
     have_done(line, 'O');
@@ -224,7 +224,7 @@ static void itself(int other, int line) {
     TAKEN(has);
     CHECK(cu.cuMemFree(memory));
     TAKEN(has - PIECE);
-    say(line, 'X');
+    send_byte(line, 'X');
     HOLDS(waitpid(other, NULL, 0) == other);
 }
 
@@ -237,7 +237,7 @@ int main(void) {
     ledger_open();
     another(others[0], lines[0]);
     death(others[0], lines[0]);
-    itself(others[1], lines[1]);
+    own_checkpoint(others[1], lines[1]);
     printf("{\"away\": true}\n");
     return 0;
 }

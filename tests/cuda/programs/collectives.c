@@ -70,7 +70,7 @@ static void receive_bytes(void *bytes, size_t count) {
 }
 
 /* Waits for the other rank. */
-static void meet(char place) {
+static void wait_for_all(char place) {
     char heard = 0;
     send_bytes(&place, 1);
     receive_bytes(&heard, 1);
@@ -181,19 +181,19 @@ static void communicator_open(void) {
     CHECK(team_bind(communicator.team, 0, communicator.bound, 0, NVLS,
                     0)); /* blocks until the other GPU is added */
     communicator.window = mapped(communicator.team, NVLS);
-    meet('c');
+    wait_for_all('c');
 }
 
 /* A write to the object reaches the other rank's memory. */
 static void communicate(void) {
     for (int i = 0; i < BUFFERS; i++) put(communicator.own[i], FIRST_WORD + i);
     put(communicator.window + 4096 * rank, FIRST_WORD + 100 + rank);
-    meet('w');
+    wait_for_all('w');
     for (int i = 0; i < BUFFERS; i++)
         HOLDS(word_at(communicator.own[i]) == (unsigned)(FIRST_WORD + i));
     for (int i = 0; i < 2; i++)
         HOLDS(word_at(communicator.nvls + 4096 * i) == (unsigned)(FIRST_WORD + 100 + i));
-    meet('r');
+    wait_for_all('r');
 }
 
 static void communicator_close(int is_alone) {
@@ -206,7 +206,7 @@ static void communicator_close(int is_alone) {
     CHECK(flags_close(communicator.their_flags));
     CHECK(cu.cuCtxSetCurrent(contexts[rank]));
     for (int i = 0; i < BUFFERS; i++) unmapped(communicator.theirs[i], BUFFER);
-    if (!is_alone) meet('u');
+    if (!is_alone) wait_for_all('u');
     CHECK(cu.cuMemFree(communicator.flags));
     for (int i = 0; i < BUFFERS; i++) {
         unmapped(communicator.own[i], BUFFER);
@@ -216,7 +216,7 @@ static void communicator_close(int is_alone) {
 
 /* In the end the driver has this much and the ledger the same, or more without a monitor. On the
  * way the ledger never has less. */
-static void settle(size_t bytes, const char *when) {
+static void wait_until_settled(size_t bytes, const char *when) {
     for (int looks = 0;; looks++) {
         CUdeviceptr none;
         /* A refused charge reclaims exited processes. A monitor only reads a ledger that is at
@@ -257,13 +257,13 @@ int main(int count, char **arguments) {
     CHECK(cu.cuInit(0));
     look_up();
     /* Contexts created one after another are measured exactly. */
-    if (rank == 1) meet('0');
+    if (rank == 1) wait_for_all('0');
     for (CUdevice device = 0; device < 2; device++)
         CHECK(cu.cuDevicePrimaryCtxRetain(&contexts[device], device));
     CHECK(cu.cuCtxSetCurrent(contexts[rank]));
     ledger_open();
-    if (rank == 0) meet('0');
-    meet('1');
+    if (rank == 0) wait_for_all('0');
+    wait_for_all('1');
     size_t gone = 0, theirs = truth(); /* the other rank's context on this GPU */
     ledger_open();
     host_open();
@@ -273,7 +273,7 @@ int main(int count, char **arguments) {
     size_t weigh = truth();
     HOLDS(weigh > COMMUNICATOR);
     TAKEN(weigh);
-    meet('b');
+    wait_for_all('b');
     for (int round = 0; round < rounds; round++) {
         uint64_t none, team;
         struct team wanted = {2, NVLS, 0, 0};
@@ -300,7 +300,7 @@ int main(int count, char **arguments) {
         communicate();
         while (filled > 0) CHECK(cu.cuMemFree(rest[--filled]));
         TAKEN(weigh + COMMUNICATOR);
-        meet('f');
+        wait_for_all('f');
 
         if (is_deadly) {
             int status;
@@ -310,22 +310,22 @@ int main(int count, char **arguments) {
             HOLDS(word_at(communicator.nvls) == 1);
             communicator_close(1);
             gone = theirs;
-            settle(weigh - gone, "after the other one's death");
+            wait_until_settled(weigh - gone, "after the other one's death");
             break;
         }
         communicator_close(0);
-        meet('d');
-        settle(weigh, "without a communicator");
-        meet('n');
+        wait_for_all('d');
+        wait_until_settled(weigh, "without a communicator");
+        wait_for_all('n');
     }
     host_close();
     while (had > 0) CHECK(cu.cuMemFree(weights[--had]));
     HOLDS(truth() + gone == 0);
     /* What the living peer was seen to release is charged again from its death until the next
      * observation. */
-    if (is_deadly) settle(0 - gone, "in the end");
+    if (is_deadly) wait_until_settled(0 - gone, "in the end");
     size_t kept = shown() + gone;
-    if (!is_deadly) meet('e');
+    if (!is_deadly) wait_for_all('e');
     if (rank == 1) return 0;
     int status = 0;
     HOLDS(is_deadly || (waitpid(other, &status, 0) == other && status == 0));

@@ -86,9 +86,9 @@ static void receive_bytes(void *bytes, size_t count) {
     HOLDS(recv(line, bytes, count, MSG_WAITALL) == (ssize_t)count);
 }
 
-static void say(char word) { send_bytes(&word, 1); }
+static void send_byte(char word) { send_bytes(&word, 1); }
 
-static void hear(char word) {
+static void expect_byte(char word) {
     char heard;
     receive_bytes(&heard, 1);
     HOLDS(heard == word);
@@ -228,7 +228,7 @@ static void maker(pid_t other) {
     HOLDS(properties.handle_types == FABRIC);
     CHECK(memory.export_to(&handle, physical, FABRIC, 0));
     send_bytes(&handle, sizeof handle);
-    hear('M');
+    expect_byte('M');
 
     CHECK(endpoint.reserve(&id, 1));
     CHECK(endpoint.create(id, &wanted));
@@ -240,7 +240,7 @@ static void maker(pid_t other) {
     CHECK(endpoint.bind(id, 0, 0, physical, 0, 4 * MIB, 0));
     CHECK(endpoint.export_to(&handle, id, BY_FABRIC));
     send_bytes(&handle, sizeof handle);
-    hear('E');
+    expect_byte('E');
     CUdeviceptr address = mapped(physical, 4 * MIB);
     HOLDS(word_at(address) == 0x21);
     CHECK(memory.unmap(address, 4 * MIB));
@@ -249,7 +249,7 @@ static void maker(pid_t other) {
     CHECK(endpoint.destroy(
         id)); /* what this process bound is released, although the other one has the endpoint */
     COMES_TRUE(free_bytes() == before);
-    say('D');
+    send_byte('D');
     HOLDS(waitpid(other, &status, 0) == other && WIFEXITED(status) && WEXITSTATUS(status) == 0);
     CHECK(endpoint.release(id, 1));
 }
@@ -269,7 +269,7 @@ static void importer(void) {
     CHECK(cu.cuCtxSynchronize());
     CHECK(memory.unmap(address, 4 * MIB));
     CHECK(memory.release(physical));
-    say('M');
+    send_byte('M');
 
     receive_bytes(&nonsense, sizeof nonsense);
     EXPECT(CUDA_ERROR_INVALID_VALUE, endpoint.import(7, &nonsense, BY_FABRIC)); /* not reserved */
@@ -284,8 +284,8 @@ static void importer(void) {
     EXPECT(CUDA_ERROR_INVALID_VALUE,
            endpoint.bind(id, 0, 0, physical, 0, 2 * MIB, 0)); /* only the maker may bind */
     CHECK(memory.release(physical));
-    say('E');
-    hear('D');
+    send_byte('E');
+    expect_byte('D');
     /* no process has it any more */
     EXPECT(CUDA_ERROR_INVALID_VALUE, memory.import(&physical, &handle, FABRIC));
     CHECK(endpoint.destroy(id));
@@ -314,10 +314,10 @@ int main(int count, char **arguments) {
         HOLDS(number == 1);
     }
     if (other == 0) {
-        say('I');
+        send_byte('I');
         importer();
     } else {
-        hear('I'); /* the other process has its context */
+        expect_byte('I'); /* the other process has its context */
         alone();
         maker(other);
         printf("{\"endpoints\": true}\n");

@@ -36,7 +36,7 @@ static void receive_bytes(int from, void *bytes, size_t count) {
     HOLDS(recv(from, bytes, count, MSG_WAITALL) == (ssize_t)count);
 }
 
-static void hear(int from, char word) {
+static void expect_byte(int from, char word) {
     char heard = 0;
     receive_bytes(from, &heard, 1);
     if (heard != word) FAIL("heard %c, not %c", heard, word);
@@ -141,11 +141,11 @@ static int actor(void) {
 static int lines[3];
 static pid_t actors[3];
 
-static void tell(int which, char word) { send_bytes(lines[which], &word, 1); }
+static void send_byte(int which, char word) { send_bytes(lines[which], &word, 1); }
 
 static void have_done(int which, char word) {
-    tell(which, word);
-    hear(lines[which], word);
+    send_byte(which, word);
+    expect_byte(lines[which], word);
 }
 
 /* Requires that in the end the ledger has what the driver has, or `kept` more, and on the way
@@ -190,18 +190,18 @@ int main(int count, char **arguments) {
 
     struct handle handle;
     int descriptor = -1;
-    tell(0, 'M');
+    send_byte(0, 'M');
     receive_bytes(lines[0], &handle, sizeof handle);
     if (way != 'i') descriptor = receive_descriptor(lines[0]);
-    hear(lines[0], 'M');
+    expect_byte(lines[0], 'M');
     agree(0);
     size_t made = truth();
     HOLDS(made >= PIECE);
     for (int which = 1; which < 3; which++) {
-        tell(which, 'H');
+        send_byte(which, 'H');
         send_bytes(lines[which], &handle, sizeof handle);
         if (way != 'i') send_descriptor(lines[which], descriptor);
-        hear(lines[which], 'H');
+        expect_byte(lines[which], 'H');
         agree(0);
         HOLDS(truth() == made); /* an import takes no memory */
     }
@@ -224,7 +224,7 @@ int main(int count, char **arguments) {
     for (int which = 0; which < 3; which++) {
         int status;
         if (actors[which] == 0) continue;
-        tell(which, 'E');
+        send_byte(which, 'E');
         HOLDS(waitpid(actors[which], &status, 0) == actors[which] && status == 0);
     }
     for (int looks = 0; truth() > 0 && (long long)truth() > 0; looks++) {

@@ -34,9 +34,9 @@ static uint64_t import(int descriptor) {
     return handle;
 }
 
-static void say(int line, char word) { HOLDS(write(line, &word, 1) == 1); }
+static void send_byte(int line, char word) { HOLDS(write(line, &word, 1) == 1); }
 
-static void hear(int line, char word) {
+static void expect_byte(int line, char word) {
     char heard = 0;
     HOLDS(read(line, &heard, 1) == 1 && heard == word);
 }
@@ -45,10 +45,10 @@ static void hear(int line, char word) {
 static int importer(int line) {
     CUdeviceptr range;
     uint64_t handle;
-    hear(line, 'G'); /* contexts created one after another are measured exactly */
+    expect_byte(line, 'G'); /* contexts created one after another are measured exactly */
     driver_open();
     look_up();
-    say(line, 'R');
+    send_byte(line, 'R');
     int descriptor = receive_descriptor(line);
     ledger_open();
     handle = import(descriptor);
@@ -58,15 +58,15 @@ static int importer(int line) {
     CHECK(vm.release(handle));
     HOLDS(close(descriptor) == 0);
     TAKEN(0);
-    say(line, 'H');
-    hear(line, 'L'); /* the maker has released it */
+    send_byte(line, 'H');
+    expect_byte(line, 'L'); /* the maker has released it */
     TAKEN(0);
     CHECK(cu.cuMemsetD8(range, 1, PIECE));
     CHECK(cu.cuCtxSynchronize());
     CHECK(vm.unmap(range, PIECE));
     CHECK(vm.unreserve(range, PIECE));
-    say(line, 'U');
-    hear(line, 'E');
+    send_byte(line, 'U');
+    expect_byte(line, 'E');
     return 0;
 }
 
@@ -78,15 +78,15 @@ static void between_two(int line) {
     TAKEN(PIECE);
     send_descriptor(line, descriptor);
     HOLDS(close(descriptor) == 0);
-    hear(line, 'H');
+    expect_byte(line, 'H');
     TAKEN(PIECE);
     CHECK(vm.release(handle));
     TAKEN(PIECE);
-    say(line, 'L');
-    hear(line, 'U');
+    send_byte(line, 'L');
+    expect_byte(line, 'U');
     HOLDS(truth() == 0);
     HOLDS(shown() == 0 || shown() == PIECE); /* the end of an import is not reported to the maker */
-    say(line, 'E');
+    send_byte(line, 'E');
 }
 
 /* Holds at most `count` pieces only by imported handles. Returns how many. */
@@ -122,8 +122,8 @@ int main(void) {
     }
     driver_open();
     look_up();
-    say(line[0], 'G');
-    hear(line[0], 'R'); /* the importer has its context */
+    send_byte(line[0], 'G');
+    expect_byte(line[0], 'R'); /* the importer has its context */
     ledger_open();
     between_two(line[0]);
     ledger.shown = free_shown();

@@ -323,16 +323,16 @@ static void graphs(CUfunction kernel) {
     CUexternalSemaphore tally = import_semaphore(semaphore_descriptor_of(done), TIMELINE_FD);
     SemaphoreParams nothing = {0}, five = {.value = 5}, six = {.value = 6},
                     pair[2] = {{.value = 1}, {.value = 2}};
-    SemaphoresParams wanted = {&sign, &nothing, 1}, told;
+    SemaphoresParams wanted = {&sign, &nothing, 1}, reported;
 
     /* Waits for the signal, then signals five, then six by a generic node. */
     CHECK(create(&graph, 0));
     CHECK(add_wait(&waits, graph, NULL, 0, &wanted));
     wanted = (SemaphoresParams){&tally, &five, 1};
     CHECK(add_signal(&signals, graph, &waits, 1, &wanted));
-    CHECK(get_signal(signals, &told));
-    HOLDS(told.count == 1 && told.semaphores[0] == tally && told.params[0].value == 5);
-    EXPECT(CUDA_ERROR_INVALID_VALUE, get_signal(waits, &told));
+    CHECK(get_signal(signals, &reported));
+    HOLDS(reported.count == 1 && reported.semaphores[0] == tally && reported.params[0].value == 5);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, get_signal(waits, &reported));
     EXPECT(CUDA_ERROR_INVALID_HANDLE,
            add_signal(&last, graph, NULL, 0,
                       &(SemaphoresParams){&(CUexternalSemaphore){(void *)77}, &five, 1}));
@@ -362,8 +362,8 @@ static void graphs(CUfunction kernel) {
     CHECK(cu.cuStreamSynchronize(stream));
     HOLDS(value_of(done) == 2);
     CHECK(set_wait(waits, &(SemaphoresParams){&tally, pair, 1}));
-    CHECK(get_wait(waits, &told));
-    HOLDS(told.semaphores[0] == tally && told.params[0].value == 1);
+    CHECK(get_wait(waits, &reported));
+    HOLDS(reported.semaphores[0] == tally && reported.params[0].value == 1);
     CHECK(destroy_exec(ready));
     CHECK(destroy(graph));
 

@@ -104,7 +104,7 @@ static void parameters(void) {
     CUfunction two;
     CUgraph made = graph_new();
     CUgraphNode node;
-    KernelParams told, params;
+    KernelParams reported, params;
     uint64_t a = 77;
     uint32_t b = 5;
     void *values[] = {&a, &b};
@@ -115,15 +115,15 @@ static void parameters(void) {
     CHECK(graph.AddKernel(&node, made, NULL, 0, &params));
     /* Values are read when the node is created. */
     a = b = 0;
-    CHECK(graph.KernelGet(node, &told));
-    HOLDS(told.func == two && told.block[0] == 32 && *(uint64_t *)told.params[0] == 77);
-    HOLDS(*(uint32_t *)told.params[1] == 5);
+    CHECK(graph.KernelGet(node, &reported));
+    HOLDS(reported.func == two && reported.block[0] == 32 && *(uint64_t *)reported.params[0] == 77);
+    HOLDS(*(uint32_t *)reported.params[1] == 5);
     params.block[0] = 2048;
     EXPECT(CUDA_ERROR_INVALID_VALUE, graph.KernelSet(node, &params));
     params.block[0] = 64;
     CHECK(graph.KernelSet(node, &params));
-    CHECK(graph.KernelGet(node, &told));
-    HOLDS(told.block[0] == 64 && *(uint64_t *)told.params[0] == 0);
+    CHECK(graph.KernelGet(node, &reported));
+    HOLDS(reported.block[0] == 64 && *(uint64_t *)reported.params[0] == 0);
     CHECK(graph.Destroy(made));
     CHECK(cu.cuModuleUnload(module));
 }
@@ -416,13 +416,13 @@ static void details(void) {
     CUgraph made = graph_new();
     CUgraphNode first = add_kernel(made, NULL, 0, kernel),
                 second = add_kernel(made, NULL, 0, kernel), from, to;
-    EdgeData data = {1, 0, 1, {0}}, told;
+    EdgeData data = {1, 0, 1, {0}}, reported;
     size_t count = 1;
     Attribute value = {.priority = -3}, got;
     CHECK(graph.AddDependencies2(made, &first, &second, &data, 1));
     EXPECT(CUDA_ERROR_LOSSY_QUERY, graph.GetEdges(made, &from, &to, &count));
-    CHECK(graph.GetEdges2(made, &from, &to, &told, &count));
-    HOLDS(from == first && to == second && told.from_port == 1 && told.type == 1);
+    CHECK(graph.GetEdges2(made, &from, &to, &reported, &count));
+    HOLDS(from == first && to == second && reported.from_port == 1 && reported.type == 1);
     CHECK(graph.SetAttribute(first, 8, &value));
     CHECK(graph.GetAttribute(first, 8, &got));
     HOLDS(got.priority == -3);

@@ -27,7 +27,7 @@ static void *with_variable(size_t bytes) {
 }
 
 /* Loads by another call each time. */
-static CUresult bring(void *library, unsigned way) {
+static CUresult load_into_context(void *library, unsigned way) {
     void *found;
     CUdeviceptr address;
     size_t bytes;
@@ -69,13 +69,13 @@ int main(void) {
     for (; !eager && fit < MOST; fit++) {
         library[fit] = with_variable(EACH * MIB);
         brought(fit);
-        CUresult result = bring(library[fit], fit);
+        CUresult result = load_into_context(library[fit], fit);
         if (result == CUDA_ERROR_OUT_OF_MEMORY) break;
         CHECK(result);
         brought(fit + 1);
         /* It is loaded already, and takes nothing more. */
-        CHECK(bring(library[fit], 0));
-        CHECK(bring(library[fit], 1));
+        CHECK(load_into_context(library[fit], 0));
+        CHECK(load_into_context(library[fit], 1));
     }
     if (eager) {
         /* Loaded at once. */
@@ -86,7 +86,7 @@ int main(void) {
             if (result == CUDA_ERROR_OUT_OF_MEMORY) break;
             CHECK(result);
             brought(fit + 1);
-            CHECK(bring(library[fit], fit));
+            CHECK(load_into_context(library[fit], fit));
             brought(fit + 1);
         }
     }
@@ -95,10 +95,10 @@ int main(void) {
     HOLDS(fit == (ledger.shown - code) / (EACH * MIB));
     brought(fit);
     if (!eager) {
-        EXPECT(CUDA_ERROR_OUT_OF_MEMORY, bring(library[fit], fit + 1));
+        EXPECT(CUDA_ERROR_OUT_OF_MEMORY, load_into_context(library[fit], fit + 1));
         CHECK(lib.unload(library[0]));
         brought(fit - 1);
-        CHECK(bring(library[fit], fit + 1));
+        CHECK(load_into_context(library[fit], fit + 1));
         brought(fit);
         CHECK(lib.unload(library[fit]));
     } else {

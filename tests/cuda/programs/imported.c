@@ -16,9 +16,9 @@
 
 static int is_watched, is_seen; /* whether memory is observed: with a monitor, or without a shim */
 
-static void say(int line, char word) { HOLDS(write(line, &word, 1) == 1); }
+static void send_byte(int line, char word) { HOLDS(write(line, &word, 1) == 1); }
 
-static void hear(int line, char word) {
+static void expect_byte(int line, char word) {
     char heard = 0;
     HOLDS(read(line, &heard, 1) == 1 && heard == word);
 }
@@ -27,11 +27,11 @@ static void hear(int line, char word) {
 static int maker(int line, size_t bytes) {
     uint64_t memory;
     int descriptor;
-    hear(line, 'O'); /* contexts created one after another are measured exactly */
+    expect_byte(line, 'O'); /* contexts created one after another are measured exactly */
     driver_open();
     foreign_open();
-    say(line, 'O');
-    hear(line, 'M');
+    send_byte(line, 'O');
+    expect_byte(line, 'M');
     CHECK(foreign.allocate(0, bytes, &memory));
     CHECK(foreign.descriptor(memory, &descriptor));
     send_descriptor(line, descriptor);
@@ -42,7 +42,7 @@ static int maker(int line, size_t bytes) {
 
 /* Requires that the driver has this much and that the ledger, as far as it can know, reaches the
  * same and keeps it. */
-static void settle(long long others, long long theirs) {
+static void wait_until_settled(long long others, long long theirs) {
     long long expected = others + (is_seen ? theirs : 0);
     for (int looks = 0; (long long)truth() != others + theirs; looks++) {
         if (looks == 1000)
@@ -94,33 +94,33 @@ int main(int count, char **arguments) {
     external_find();
     ledger_open();
     is_seen = is_watched || ledger.shown == ledger.had;
-    say(line[0], 'O');
-    hear(line[0], 'O');
+    send_byte(line[0], 'O');
+    expect_byte(line[0], 'O');
     long long context = (long long)truth();
-    settle(context, 0);
+    wait_until_settled(context, 0);
 
-    say(line[0], 'M');
+    send_byte(line[0], 'M');
     int descriptor = receive_descriptor(line[0]);
-    settle(context, bytes);
+    wait_until_settled(context, bytes);
     CUexternalMemory memory = import_memory(descriptor, (size_t)bytes);
-    settle(context, bytes);
+    wait_until_settled(context, bytes);
     CUdeviceptr all = buffer_of(memory, 0, (size_t)bytes), part = buffer_of(memory, MIB, MIB);
     CHECK(cu.cuMemsetD8(all + MIB, 42, 7));
     CHECK(cu.cuCtxSynchronize());
-    settle(context, bytes);
+    wait_until_settled(context, bytes);
     fill();
     CHECK(cu.cuMemFree(all));
     CHECK(ext.destroy(memory));
-    settle(context, bytes);
+    wait_until_settled(context, bytes);
 
     /* The maker is killed and its context released; its memory stays as long as the buffer. */
     HOLDS(kill(other, SIGKILL) == 0 && waitpid(other, NULL, 0) == other);
-    settle(0, bytes);
+    wait_until_settled(0, bytes);
     unsigned char back;
     CHECK(cu.cuMemcpyDtoH(&back, part + 6, 1));
     HOLDS(back == 42);
     CHECK(cu.cuMemFree(part));
-    settle(0, 0);
+    wait_until_settled(0, 0);
     fill();
     printf("{\"imported\": %lld}\n", bytes);
     return 0;

@@ -21,11 +21,11 @@ static void find(void) {
     if (!get || !open_event) FAIL("no cuIpc*EventHandle");
 }
 
-static void tell(int pipe, const void *what, size_t bytes) {
+static void write_bytes(int pipe, const void *what, size_t bytes) {
     if (write(pipe, what, bytes) != (ssize_t)bytes) FAIL("the other process is gone");
 }
 
-static void hear(int pipe, void *what, size_t bytes) {
+static void read_bytes(int pipe, void *what, size_t bytes) {
     if (read(pipe, what, bytes) != (ssize_t)bytes) FAIL("the other process is gone");
 }
 
@@ -36,7 +36,7 @@ static int child(int from, int to) {
     CUstream stream;
     char go;
     watchdog(60);
-    hear(from, &handle, sizeof handle);
+    read_bytes(from, &handle, sizeof handle);
     driver_open();
     find();
     CUfunction kernel = driver_function("spin_1ms");
@@ -47,14 +47,14 @@ static int child(int from, int to) {
     CHECK(cu.cuStreamWaitEvent(stream, event, 0));
     CHECK(cu.cuEventRecord(own, stream));
     EXPECT(CUDA_ERROR_NOT_READY, cu.cuEventQuery(own));
-    tell(to, "w", 1);
+    write_bytes(to, "w", 1);
     CHECK(cu.cuEventSynchronize(own));
     CHECK(cu.cuEventQuery(event));
     /* In the other direction: the parent waits for what this process records. */
     CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
     CHECK(cu.cuEventRecord(event, stream));
-    tell(to, "r", 1);
-    hear(from, &go, 1);
+    write_bytes(to, "r", 1);
+    read_bytes(from, &go, 1);
     /* The parent has destroyed it. */
     EXPECT(CUDA_ERROR_INVALID_HANDLE, cu.cuEventRecord(event, stream));
     CHECK(cu.cuEventDestroy(event));
@@ -89,15 +89,15 @@ int main(void) {
     __atomic_store_n(gate, 0, __ATOMIC_RELEASE);
     CHECK(cu.cuStreamWaitValue32(stream, (CUdeviceptr)(uintptr_t)gate, 1, 0));
     CHECK(cu.cuEventRecord(event, stream));
-    tell(down[1], &handle, sizeof handle);
-    hear(up[0], &what, 1);
+    write_bytes(down[1], &handle, sizeof handle);
+    read_bytes(up[0], &what, 1);
     __atomic_store_n(gate, 1, __ATOMIC_RELEASE);
-    hear(up[0], &what, 1);
+    read_bytes(up[0], &what, 1);
     CHECK(cu.cuStreamWaitEvent(stream, event, 0));
     CHECK(cu.cuStreamSynchronize(stream));
     CHECK(cu.cuEventQuery(event));
     CHECK(cu.cuEventDestroy(event));
-    tell(down[1], "d", 1);
+    write_bytes(down[1], "d", 1);
     int status;
     if (waitpid(other, &status, 0) != other || status) FAIL("the other process failed");
     printf("{}\n");

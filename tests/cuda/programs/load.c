@@ -164,7 +164,7 @@ static void open_part(struct part *part, uint32_t iterations) {
 }
 
 /* Records that nothing was completed between the last record and now. */
-static void tell(struct part *part, uint64_t done, size_t all) {
+static void record_progress(struct part *part, uint64_t done, size_t all) {
     double now = seconds_now() - command.start;
     while (part->steps < all && (double)part->steps * command.step <= now)
         part->done[part->steps++] = done;
@@ -254,7 +254,7 @@ static void *run(void *argument) {
             CHECK(cu.cuEventSynchronize(slot[finished % ring].end));
             waits += cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - before;
             if (plan.bucket) pay(&slot[finished % ring]);
-            tell(part, finished * plan.batch, steps);
+            record_progress(part, finished * plan.batch, steps);
             finished++;
             if (!plan.ahead && part->batches < MOST_BATCHES) {
                 part->batch[part->batches].begun = begun - command.start;

@@ -27,7 +27,7 @@ static struct {
 } symbols[MOST];
 static int count;
 
-static struct link_map *asked;
+static struct link_map *requested;
 static int (*look_up)(const char *, void **, int, uint64_t, int *);
 
 static const char *symbol_at(void *address) {
@@ -43,7 +43,7 @@ static const char *elsewhere(void *address) {
     Dl_info info;
     if (!address) return "";
     if (!dladdr(address, &info)) return "nowhere:";
-    if ((uintptr_t)info.dli_fbase == asked->l_addr) return "";
+    if ((uintptr_t)info.dli_fbase == requested->l_addr) return "";
     const char *slash = strrchr(info.dli_fname, '/');
     snprintf(place, sizeof place, "%s:", slash ? slash + 1 : info.dli_fname);
     return place;
@@ -75,7 +75,7 @@ int main(int argc, char **argv) {
     alarm(120);
     if (argc != 4) return fprintf(stderr, "usage: lookups LIBRARY NAMES SYMBOLS\n"), 2;
     void *library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
-    if (!library || dlinfo(library, RTLD_DI_LINKMAP, &asked) != 0)
+    if (!library || dlinfo(library, RTLD_DI_LINKMAP, &requested) != 0)
         return fprintf(stderr, "%s\n", dlerror()), 3;
 
     FILE *file = table(argv[3]);

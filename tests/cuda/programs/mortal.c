@@ -305,9 +305,9 @@ static void receive_bytes(void *bytes, size_t count) {
     if (recv(line, bytes, count, MSG_WAITALL) != (ssize_t)count) _exit(0);
 }
 
-static void say(char word) { send_bytes(&word, 1); }
+static void send_byte(char word) { send_bytes(&word, 1); }
 
-static void hear(char word) {
+static void expect_byte(char word) {
     char heard = 0;
     receive_bytes(&heard, 1);
     HOLDS(heard == word);
@@ -341,14 +341,14 @@ static void lend(void) {
     send_descriptor(line, descriptor);
     send_descriptor(line, of_pool);
     HOLDS(close(descriptor) == 0 && close(of_pool) == 0);
-    hear('H');
+    expect_byte('H');
     CHECK(cu.cuMemFree(address));
     CHECK(vm.release(handle));
     CHECK(pools.free(piece, stream));
     CHECK(cu.cuStreamSynchronize(stream));
     CHECK(pools.destroy(pool));
-    say('C');
-    hear('D');
+    send_byte('C');
+    expect_byte('D');
 }
 
 static void borrow(void) {
@@ -371,15 +371,15 @@ static void borrow(void) {
     CHECK(pool_import(&pool, (void *)(intptr_t)of_pool, DESCRIPTOR, 0));
     CHECK(pool_point(&piece, pool, &by_pool));
     HOLDS(close(descriptor) == 0 && close(of_pool) == 0);
-    say('H');
-    hear('C');
+    send_byte('H');
+    expect_byte('C');
     CHECK(close_handle(address));
     CHECK(vm.unmap(range, SOME));
     CHECK(vm.unreserve(range, SOME));
     CHECK(pools.free(piece, stream));
     CHECK(cu.cuStreamSynchronize(stream));
     CHECK(pools.destroy((Pool)pool));
-    say('D');
+    send_byte('D');
 }
 
 enum { FEW = 16 };

@@ -322,9 +322,9 @@ static void late(void) {
     CHECK(memory.release(team));
 }
 
-static void say(char word) { HOLDS(write(line, &word, 1) == 1); }
+static void send_byte(char word) { HOLDS(write(line, &word, 1) == 1); }
 
-static void hear(char word) {
+static void expect_byte(char word) {
     char heard;
     HOLDS(read(line, &heard, 1) == 1 && heard == word);
 }
@@ -347,13 +347,13 @@ static void second_member(void) {
     CHECK(memory.reserve(&window, 4 * MIB, 0, 0, 0));
     CHECK(memory.map(window, 4 * MIB, 0, team, 0));
     CHECK(memory.set_access(window, 4 * MIB, &access, 1));
-    say('B');
-    hear('W');
+    send_byte('B');
+    expect_byte('W');
     HOLDS(word_at(own + 12) == 0x61);
     HOLDS(word_at(window + 12) == 0x61);
     fill(window + 2 * MIB, 0x62, 4);
-    say('R');
-    hear('K');
+    send_byte('R');
+    expect_byte('K');
     kill(getpid(), SIGKILL);
 }
 
@@ -372,13 +372,13 @@ static void first_member(pid_t other) {
     CHECK(multicast.bind(team, 0, physical, 0, 4 * MIB, 0));
     own = mapped(physical, 4 * MIB, 0);
     window = mapped(team, 4 * MIB, 0);
-    hear('B');
+    expect_byte('B');
     fill(window, 0x61, 8);
-    say('W');
-    hear('R');
+    send_byte('W');
+    expect_byte('R');
     HOLDS(word_at(own + 2 * MIB) == 0x62);
     HOLDS(word_at(window + 2 * MIB + 12) == 0x62);
-    say('K');
+    send_byte('K');
     HOLDS(waitpid(other, &status, 0) == other && WIFSIGNALED(status));
     /* Its contexts and memory are released some time after it; memory of this process stays. */
     while (free_bytes(1) <= before[1]) usleep(1000);
@@ -416,7 +416,7 @@ int main(int count, char **arguments) {
     close(lines[other != 0]);
     watchdog(100);
     driver_load();
-    if (other == 0) hear('G');
+    if (other == 0) expect_byte('G');
     driver_open();
     look_up();
     *(void **)&attribute = driver_symbol("cuDeviceGetAttribute");
@@ -427,14 +427,14 @@ int main(int count, char **arguments) {
     }
     if (other == 0) {
         CHECK(cu.cuCtxSetCurrent(contexts[1]));
-        say('G');
+        send_byte('G');
         second_member();
     } else {
         refusals();
         alone();
         late();
-        say('G');
-        hear('G');
+        send_byte('G');
+        expect_byte('G');
         first_member(other);
         printf("{\"multicast\": true}\n");
     }

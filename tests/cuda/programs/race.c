@@ -26,7 +26,7 @@ struct arena {
     unsigned unfreed; /* rounds after which less memory was free than before */
 };
 
-static void meet(struct arena *arena) { pthread_barrier_wait(&arena->barrier); }
+static void wait_for_all(struct arena *arena) { pthread_barrier_wait(&arena->barrier); }
 
 /* Finds a size of which `fit` allocations fit and `fit` + 1 do not, by filling the GPU. */
 static size_t chunk_for(unsigned fit) {
@@ -51,32 +51,32 @@ static size_t chunk_for(unsigned fit) {
 
 static int run(struct arena *arena, int self, unsigned rounds, unsigned fit) {
     driver_open();
-    meet(arena); /* every process has its context */
+    wait_for_all(arena); /* every process has its context */
     if (self == 0) arena->bytes = chunk_for(fit);
-    meet(arena);
+    wait_for_all(arena);
     size_t before = 0, after = 0;
     if (self == 0) CHECK(cu.cuMemGetInfo(&before, NULL));
     for (unsigned round = 0; round < rounds; round++) {
         CUdeviceptr address = 0;
-        meet(arena);
+        wait_for_all(arena);
         CUresult result = cu.cuMemAlloc(&address, arena->bytes);
         if (result == CUDA_SUCCESS)
             __atomic_fetch_add(&arena->granted, 1, __ATOMIC_SEQ_CST);
         else
             EXPECT(CUDA_ERROR_OUT_OF_MEMORY, result);
-        meet(arena);
+        wait_for_all(arena);
         if (self == 0) {
             if (arena->granted != fit) arena->wrong++;
             arena->granted = 0;
         }
         if (result == CUDA_SUCCESS) CHECK(cu.cuMemFree(address));
-        meet(arena);
+        wait_for_all(arena);
         if (self == 0) {
             CHECK(cu.cuMemGetInfo(&after, NULL));
             if (after < before) arena->unfreed++;
         }
     }
-    meet(arena); /* no process leaves early, because its context would free memory */
+    wait_for_all(arena); /* no process leaves early, because its context would free memory */
     return 0;
 }
 

@@ -22,7 +22,7 @@ static first_t first;
 static second_t second;
 static int count;
 
-static void say(const char *name, int version, uint64_t flags, void *function) {
+static void print_function(const char *name, int version, uint64_t flags, void *function) {
     Dl_info info;
     if (!function) return;
     count++;
@@ -50,7 +50,7 @@ static void *before(void *found, int is_second) {
 }
 
 static void got(const char *name, void **function, int version, uint64_t flags) {
-    say(name, version, flags, *function);
+    print_function(name, version, flags, *function);
     /* The runtime looks up the look-up function and continues with that. */
     if (!strcmp(name, "cuGetProcAddress")) *function = before(*function, version >= 12000);
 }
@@ -76,7 +76,7 @@ void *dlsym(void *handle, const char *name) {
     void *found = next(handle, name);
     if (!strncmp(name, "cuGetProcAddress", 16))
         return before(found, !strcmp(name, "cuGetProcAddress_v2"));
-    if (!strncmp(name, "cu", 2) && strncmp(name, "cuda", 4)) say(name, 0, 0, found);
+    if (!strncmp(name, "cu", 2) && strncmp(name, "cuda", 4)) print_function(name, 0, 0, found);
     return found;
 }
 

@@ -30,9 +30,9 @@ static void receive_bytes(void *bytes, size_t count) {
     HOLDS(recv(line, bytes, count, MSG_WAITALL) == (ssize_t)count);
 }
 
-static void say(char word) { send_bytes(&word, 1); }
+static void send_byte(char word) { send_bytes(&word, 1); }
 
-static void hear(char word) {
+static void expect_byte(char word) {
     char heard;
     receive_bytes(&heard, 1);
     HOLDS(heard == word);
@@ -91,7 +91,7 @@ static void exporter(void) {
     int descriptor;
     void *pool;
 
-    hear('R');
+    expect_byte('R');
     size_t before = free_bytes();
 
     /* IPC handles: of a small allocation, whose block holds others, and of a large one. */
@@ -110,13 +110,13 @@ static void exporter(void) {
     send_bytes(&handle, sizeof handle);
     CHECK(get(&handle, large));
     send_bytes(&handle, sizeof handle);
-    hear('O');
+    expect_byte('O');
     HOLDS(word_at(large) == 0x99);
     HOLDS(free_bytes() == with); /* the importer uses nothing */
     CHECK(cu.cuMemFree(large));
     HOLDS(free_bytes() == with); /* the importer has it open */
-    say('F');
-    hear('C');
+    send_byte('F');
+    expect_byte('C');
     HOLDS(free_bytes() == before - 2 * MIB);
     CHECK(cu.cuMemFree(small));
     HOLDS(free_bytes() == before);
@@ -137,14 +137,14 @@ static void exporter(void) {
     CHECK(export_handle(&descriptor, physical, DESCRIPTOR, 0));
     send_descriptor(line, descriptor);
     HOLDS(close(descriptor) == 0);
-    hear('M');
+    expect_byte('M');
     HOLDS(word_at(address) == 0x62);
     HOLDS(free_bytes() == before - 4 * MIB);
     CHECK(unmap(address, 4 * MIB));
     CHECK(release(physical));
     HOLDS(free_bytes() == before - 4 * MIB); /* the importer holds it */
-    say('L');
-    hear('U');
+    send_byte('L');
+    expect_byte('U');
     HOLDS(free_bytes() == before);
 
     /* A descriptor alone keeps it. */
@@ -181,11 +181,11 @@ static void exporter(void) {
     send_descriptor(line, descriptor);
     HOLDS(close(descriptor) == 0);
     send_bytes(&handle, sizeof handle);
-    hear('P');
+    expect_byte('P');
     HOLDS(word_at(address) == 0x72);
     HOLDS(free_bytes() == pooled);
-    say('X');
-    hear('Q');
+    send_byte('X');
+    expect_byte('Q');
     CHECK(free_async(address, NULL));
     CHECK(pool_destroy(pool));
     CHECK(cu.cuCtxSynchronize());
@@ -197,7 +197,7 @@ static void exporter(void) {
     CHECK(get(&handle, large));
     CHECK(cu.cuCtxSynchronize());
     send_bytes(&handle, sizeof handle);
-    hear('K');
+    expect_byte('K');
     kill(getpid(), SIGKILL);
 }
 
@@ -224,7 +224,7 @@ static void importer(pid_t other) {
     CHECK(cu.cuCtxGetCurrent(&first));
     CHECK(cu.cuCtxCreate(&second, 0, 0));
     CHECK(cu.cuCtxSetCurrent(first));
-    say('R');
+    send_byte('R');
 
     receive_bytes(&handle, sizeof handle);
     receive_bytes(&large, sizeof large);
@@ -241,8 +241,8 @@ static void importer(pid_t other) {
     HOLDS(word_at(other_one) == 0x52);
     CHECK(cu.cuMemsetD32(other_one, 0x99, 1));
     CHECK(cu.cuCtxSynchronize());
-    say('O');
-    hear('F');
+    send_byte('O');
+    expect_byte('F');
     HOLDS(word_at(other_one) == 0x99); /* freed by the exporter, open here */
     EXPECT(CUDA_ERROR_INVALID_VALUE, open(&again, large, LAZY));
     CHECK(close_handle(other_one));
@@ -253,7 +253,7 @@ static void importer(pid_t other) {
     CHECK(close_handle(address));
     memset(&handle, 0x55, sizeof handle);
     EXPECT(CUDA_ERROR_INVALID_HANDLE, open(&address, handle, LAZY));
-    say('C');
+    send_byte('C');
 
     descriptor = receive_descriptor(line);
     CHECK(import(&physical, (void *)(intptr_t)descriptor, DESCRIPTOR));
@@ -262,12 +262,12 @@ static void importer(pid_t other) {
     HOLDS(word_at(address + 2 * MIB) == 0x61);
     CHECK(cu.cuMemsetD32(address, 0x62, 1));
     CHECK(cu.cuCtxSynchronize());
-    say('M');
-    hear('L');
+    send_byte('M');
+    expect_byte('L');
     HOLDS(word_at(address) == 0x62);
     CHECK(release(physical));
     CHECK(unmap(address, 4 * MIB));
-    say('U');
+    send_byte('U');
 
     descriptor = receive_descriptor(line);
     receive_bytes(&handle, sizeof handle);
@@ -279,18 +279,18 @@ static void importer(pid_t other) {
     HOLDS(word_at(address) == 0x71);
     CHECK(cu.cuMemsetD32(address, 0x72, 1));
     CHECK(cu.cuCtxSynchronize());
-    say('P');
-    hear('X');
+    send_byte('P');
+    expect_byte('X');
     CHECK(free_async(address, NULL));
     CHECK(cu.cuCtxSynchronize());
     EXPECT(CUDA_ERROR_INVALID_VALUE, cu.cuMemcpyDtoH(&status, address, sizeof status));
     CHECK(pool_destroy(pool));
-    say('Q');
+    send_byte('Q');
 
     receive_bytes(&handle, sizeof handle);
     CHECK(open(&address, handle, LAZY));
     size_t before = free_bytes();
-    say('K');
+    send_byte('K');
     HOLDS(waitpid(other, &status, 0) == other && WIFSIGNALED(status));
     /* Its context is released some time after it. Memory open here stays, and is charged here
      * from then on. */

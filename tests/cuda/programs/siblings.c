@@ -539,10 +539,10 @@ struct handle {
 };
 static int line;
 
-static void say(const void *bytes, size_t count) {
+static void write_bytes(const void *bytes, size_t count) {
     HOLDS(write(line, bytes, count) == (ssize_t)count);
 }
-static void hear(void *bytes, size_t count) {
+static void read_bytes(void *bytes, size_t count) {
     HOLDS(recv(line, bytes, count, MSG_WAITALL) == (ssize_t)count);
 }
 
@@ -555,17 +555,17 @@ static int opened(void) {
         struct handle handle;
         CUdeviceptr address;
         char word = 0;
-        hear(&handle, sizeof handle);
+        read_bytes(&handle, sizeof handle);
         ledger_open();
         CHECK(open_handle(&address, handle, 1));
         TAKEN(0);
-        say("o", 1);
-        hear(&word, 1); /* freed by its maker */
+        write_bytes("o", 1);
+        read_bytes(&word, 1); /* freed by its maker */
         TAKEN(0);
         CHECK(cu.cuMemsetD8(address, 1, ROOM));
         CHECK(cu.cuCtxSynchronize());
         CHECK(close_handle(address));
-        say("c", 1);
+        write_bytes("c", 1);
     }
     return found;
 }
@@ -580,13 +580,13 @@ static void made_for_others(int times) {
         ledger_open();
         CHECK(cu.cuMemAlloc(&address, ROOM));
         CHECK(get(&handle, address));
-        say(&handle, sizeof handle);
-        hear(&word, 1);
+        write_bytes(&handle, sizeof handle);
+        read_bytes(&word, 1);
         TAKEN(ROOM);
         CHECK(cu.cuMemFree(address));
         TAKEN(ROOM); /* the importer has it */
-        say("f", 1);
-        hear(&word, 1);
+        write_bytes("f", 1);
+        read_bytes(&word, 1);
         HOLDS(truth() == 0);
         /* Without a monitor its maker is not informed of the end, whatever the function's
          * version. */
@@ -607,11 +607,11 @@ int main(int argc, char **argv) {
     if (child == 0) {
         char word;
         watchdog(120);
-        hear(&word, 1); /* contexts created one after another are measured exactly */
+        read_bytes(&word, 1); /* contexts created one after another are measured exactly */
         driver_open();
-        say("r", 1);
+        write_bytes("r", 1);
         opening = opened();
-        hear(&word, 1);
+        read_bytes(&word, 1);
         return opening;
     }
     char word = 0;
@@ -629,10 +629,10 @@ int main(int argc, char **argv) {
     printf("\"pools\": %d, ", chosen_pools());
     printf("\"domains\": %d, ", domains());
     printf("\"code\": %d, ", code());
-    say("b", 1);
-    hear(&word, 1);
+    write_bytes("b", 1);
+    read_bytes(&word, 1);
     made_for_others(2);
-    say("e", 1);
+    write_bytes("e", 1);
     HOLDS(waitpid(child, &status, 0) == child && WIFEXITED(status));
     printf("\"openings\": %d}\n", WEXITSTATUS(status));
     return 0;

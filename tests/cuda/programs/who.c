@@ -144,26 +144,26 @@ static void list(const char *name, const char *kind) {
 static void details(void) {
     struct detail room[ROOM];
     struct short_process shorts[ROOM];
-    struct details asked = {.version = 1, .list = room, .count = ROOM};
+    struct details requested = {.version = 1, .list = room, .count = ROOM};
     FUNCTION(get, "nvmlDeviceGetRunningProcessDetailList", (Device, struct details *));
     if (!get) return;
-    HOLDS(get(gpu, &asked) != CUDA_SUCCESS);
-    asked.version = 0x01000018;
-    int first = get(gpu, &asked);
+    HOLDS(get(gpu, &requested) != CUDA_SUCCESS);
+    requested.version = 0x01000018;
+    int first = get(gpu, &requested);
     if (first == NOT_SUPPORTED || first == NO_PERMISSION) return;
-    asked.count = 0;
-    asked.list = NULL;
-    int answer = get(gpu, &asked);
-    HOLDS(answer == (asked.count ? INSUFFICIENT_SIZE : CUDA_SUCCESS));
-    asked.count = ROOM;
-    asked.list = room;
-    CHECK(get(gpu, &asked));
-    HOLDS(asked.count <= ROOM);
-    for (unsigned i = 0; i < asked.count; i++) {
+    requested.count = 0;
+    requested.list = NULL;
+    int answer = get(gpu, &requested);
+    HOLDS(answer == (requested.count ? INSUFFICIENT_SIZE : CUDA_SUCCESS));
+    requested.count = ROOM;
+    requested.list = room;
+    CHECK(get(gpu, &requested));
+    HOLDS(requested.count <= ROOM);
+    for (unsigned i = 0; i < requested.count; i++) {
         shorts[i] = (struct short_process){room[i].process.pid, room[i].process.memory};
         HOLDS(room[i].protected_memory <= room[i].process.memory);
     }
-    put("detail", asked.count, shorts);
+    put("detail", requested.count, shorts);
 }
 
 static void utilisation(void) {
@@ -185,17 +185,17 @@ static void utilisation(void) {
         shorts[i] = (struct short_process){samples[i].pid, samples[i].sm};
     put("busy", count, shorts);
     if (!get_all) return;
-    struct infos asked = {.version = 7, .count = ROOM, .list = infos};
-    EXPECT(VERSION_MISMATCH, get_all(gpu, &asked));
-    asked.version = 0x01000018;
-    answer = get_all(gpu, &asked);
+    struct infos requested = {.version = 7, .count = ROOM, .list = infos};
+    EXPECT(VERSION_MISMATCH, get_all(gpu, &requested));
+    requested.version = 0x01000018;
+    answer = get_all(gpu, &requested);
     if (answer == NOT_FOUND)
-        asked.count = 0;
+        requested.count = 0;
     else
         CHECK(answer);
-    for (unsigned i = 0; i < asked.count; i++)
+    for (unsigned i = 0; i < requested.count; i++)
         shorts[i] = (struct short_process){infos[i].pid, infos[i].sm};
-    put("busy_info", asked.count, shorts);
+    put("busy_info", requested.count, shorts);
 }
 
 static void accounting(void) {
@@ -223,11 +223,11 @@ static void accounting(void) {
 
 /* Limits of the root group, if the vendor has them. */
 static void limits(void) {
-    struct limits asked = {.group = "/sys/fs/cgroup"};
+    struct limits requested = {.group = "/sys/fs/cgroup"};
     FUNCTION(get, "nvmlDeviceGetMemoryLimits_v1", (Device, struct limits *));
-    if (!get || get(gpu, &asked) != CUDA_SUCCESS) return;
-    printf(", \"limits\": {\"soft\": %llu, \"hard\": %llu, \"used\": %llu}", asked.soft, asked.hard,
-           asked.used);
+    if (!get || get(gpu, &requested) != CUDA_SUCCESS) return;
+    printf(", \"limits\": {\"soft\": %llu, \"hard\": %llu, \"used\": %llu}", requested.soft,
+           requested.hard, requested.used);
 }
 
 /* Instances of a partitioned GPU. */
