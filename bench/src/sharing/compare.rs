@@ -7,7 +7,7 @@
 
 use anyhow::Result;
 
-use super::load::{Load, Party};
+use super::load::{Load, TenantSpec};
 use super::setup::{Setup, Tenant, together};
 use super::shares::{SATURATING, evaluate};
 use super::{Bench, Figures, WARM, observe};
@@ -30,7 +30,7 @@ impl Scheme {
     fn join(self, setup: &mut Setup, load: Load) -> Result<Vec<Tenant>> {
         SET.iter()
             .map(|&percent| match self {
-                Self::Turns => setup.join(&Party::of(load).weighing(percent / 25)),
+                Self::Turns => setup.join(&TenantSpec::of(load).weighing(percent / 25)),
                 Self::Buckets => setup.native(&Load { bucket: percent, ..load }),
                 Self::Native => setup.native(&load),
             })
@@ -49,8 +49,8 @@ pub(super) fn without_turns(bench: &mut Bench) -> Result<Figures> {
     ] {
         let mut tenants = scheme.join(&mut setup, SATURATING.load)?;
         let seen = observe(&setup, &mut tenants, bench.seconds())?;
-        let parties = SET.map(|percent| Party::of(SATURATING.load).weighing(percent));
-        figures.push((error_key, evaluate(bench, error_key, &parties, &seen)));
+        let specs = SET.map(|percent| TenantSpec::of(SATURATING.load).weighing(percent));
+        figures.push((error_key, evaluate(bench, error_key, &specs, &seen)));
         let all: f64 = seen.tracks.iter().map(|track| track.rate(WARM, track.length())).sum();
         figures.push((aggregate_key, (100.0 * all / solo).into()));
     }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 
-use super::load::{Load, Party};
+use super::load::{Load, TenantSpec};
 use super::response::{reached, solo};
 use super::setup::{Tenant, now, sleep_until, soon, together};
 use super::shares::SATURATING;
@@ -22,7 +22,7 @@ pub(super) fn holder_stopped(bench: &mut Bench) -> Result<Figures> {
 fn recovery(bench: &Bench, signal: i32) -> Result<f64> {
     let step = 0.001;
     let mut setup = bench.setup()?;
-    let mut stays = setup.join(&Party::of(Load { batch: 8, ..Load::saturating(60) }))?;
+    let mut stays = setup.join(&TenantSpec::of(Load { batch: 8, ..Load::saturating(60) }))?;
     let solo = solo(&mut stays)?;
     let mut worst: f64 = 0.0;
     for round in 0..if bench.quick { 3 } else { 10 } {
@@ -64,7 +64,7 @@ pub(super) fn persistent_kernel(bench: &mut Bench) -> Result<Figures> {
     let mut setup = bench.setup()?;
     let natives = (setup.native(&Load::persistent())?, setup.native(&SATURATING.load)?);
     let native = beside_forever(natives)?;
-    let tenants = (setup.join(&Party::of(Load::persistent()))?, setup.join(&SATURATING)?);
+    let tenants = (setup.join(&TenantSpec::of(Load::persistent()))?, setup.join(&SATURATING)?);
     Ok(vec![(
         "persistent_kernel_neighbour_pct",
         (100.0 * beside_forever(tenants)? / native).into(),

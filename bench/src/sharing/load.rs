@@ -125,7 +125,7 @@ impl Load {
 
 /// A container of an experiment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Party {
+pub(crate) struct TenantSpec {
     pub(crate) load: Load,
     pub(crate) processes: usize,
     pub(crate) weight: u32,
@@ -134,7 +134,7 @@ pub(crate) struct Party {
     pub(crate) high_priority: bool,
 }
 
-impl Party {
+impl TenantSpec {
     /// Creates a container with one process and weight 1.
     pub(crate) const fn of(load: Load) -> Self {
         Self { load, processes: 1, weight: 1, percent: None, high_priority: false }

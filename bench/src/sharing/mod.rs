@@ -19,7 +19,7 @@ mod track;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use load::Party;
+use load::TenantSpec;
 use setup::{Setup, SwitchUs, Tenant, now, sleep_until, together};
 use track::Track;
 
@@ -135,7 +135,7 @@ const WARM: f64 = 0.5;
 const STEP: f64 = 0.001;
 
 /// Observations of tenants that ran at the same time.
-struct Seen {
+struct Observation {
     tracks: Vec<Track>,
     /// GPU seconds of each tenant within `seconds`.
     gpu: Vec<f64>,
@@ -143,7 +143,7 @@ struct Seen {
 }
 
 /// Runs all tenants for [`WARM`] and this many seconds.
-fn observe(setup: &Setup, tenants: &mut [Tenant], seconds: f64) -> Result<Seen> {
+fn observe(setup: &Setup, tenants: &mut [Tenant], seconds: f64) -> Result<Observation> {
     let programs = tenants.iter().map(Tenant::programs).collect::<Result<Vec<_>>>()?;
     let mut samples = Vec::new();
     let tracks = together(tenants, WARM + seconds, STEP, |start| {
@@ -157,7 +157,7 @@ fn observe(setup: &Setup, tenants: &mut [Tenant], seconds: f64) -> Result<Seen> 
         bail!("the GPU time was not sampled twice")
     };
     let gpu = before.iter().zip(after).map(|(before, after)| after - before).collect();
-    Ok(Seen { tracks, gpu, seconds: last - first })
+    Ok(Observation { tracks, gpu, seconds: last - first })
 }
 
 impl Bench<'_> {
@@ -176,19 +176,19 @@ impl Bench<'_> {
     }
 
     /// Runs all parties on one GPU with these settings.
-    fn run(&self, parties: &[Party], settings: &[(&str, &str)]) -> Result<Seen> {
+    fn run(&self, specs: &[TenantSpec], settings: &[(&str, &str)]) -> Result<Observation> {
         let mut setup = self.setup()?;
         settings.iter().try_for_each(|(path, value)| setup.write(path, value))?;
         let mut tenants: Vec<Tenant> =
-            parties.iter().map(|party| setup.join(party)).collect::<Result<_>>()?;
+            specs.iter().map(|spec| setup.join(spec)).collect::<Result<_>>()?;
         observe(&setup, &mut tenants, self.seconds())
     }
 
     /// Measures the largest error of a share among saturating tenants of these weights.
     fn weighed(&mut self, key: &'static str, weights: &[u32]) -> Result<Figures> {
-        let parties: Vec<Party> =
+        let specs: Vec<TenantSpec> =
             weights.iter().map(|weight| shares::SATURATING.weighing(*weight)).collect();
         // By default the control tree admits fewer.
-        Ok(vec![(key, shares::error(self, key, &parties, &[("0/max_inst", "25")])?)])
+        Ok(vec![(key, shares::error(self, key, &specs, &[("0/max_inst", "25")])?)])
     }
 }

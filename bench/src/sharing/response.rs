@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 
-use super::load::{Load, Party};
+use super::load::{Load, TenantSpec};
 use super::setup::{Setup, Tenant, now, sleep_until, soon, together};
 use super::shares::SATURATING;
 use super::track::{Track, error_pct, parts, shares};
@@ -18,7 +18,7 @@ pub(super) fn reached(track: &Track, from: f64, good: impl Fn(f64) -> bool) -> O
 /// tenant has the GPU, and how much of it.
 pub(super) fn idle_reclaim(bench: &mut Bench) -> Result<Figures> {
     let mut setup = bench.setup()?;
-    let mut stays = setup.join(&Party::of(Load { batch: 8, ..Load::saturating(60) }))?;
+    let mut stays = setup.join(&TenantSpec::of(Load { batch: 8, ..Load::saturating(60) }))?;
     let solo = solo(&mut stays)?;
     let mut goes = setup.join(&SATURATING)?;
     let (mut worst, mut least) = (0.0_f64, f64::INFINITY);
@@ -39,7 +39,7 @@ pub(super) fn idle_reclaim(bench: &mut Bench) -> Result<Figures> {
 /// Measures, after a change of a weight, the milliseconds until the shares follow, and their error
 /// in the next second.
 pub(super) fn reaction(bench: &mut Bench) -> Result<Figures> {
-    let small = Party::of(Load { batch: 8, ..Load::saturating(60) });
+    let small = TenantSpec::of(Load { batch: 8, ..Load::saturating(60) });
     let mut setup = bench.setup()?;
     let mut tenants = [setup.join(&small)?, setup.join(&small.weighing(2))?];
     let node = format!("0/{}/weight", id(&setup, &tenants[1])?);
@@ -78,7 +78,7 @@ pub(super) fn gaps(bench: &mut Bench) -> Result<Figures> {
         let mut natives = [setup.native(&load)?, setup.native(&SATURATING.load)?];
         let native = together(&mut natives, WARM + 3.0, 0.01, |_| Ok(()))?;
         drop(natives);
-        let mut tenant = setup.join(&Party::of(load))?;
+        let mut tenant = setup.join(&TenantSpec::of(load))?;
         let solo = solo(&mut tenant)?;
         let mut tenants = [tenant, setup.join(&SATURATING)?];
         let tracks = together(&mut tenants, WARM + bench.seconds() / 2.0, 0.01, |_| Ok(()))?;
@@ -102,7 +102,7 @@ pub(super) fn gaps(bench: &mut Bench) -> Result<Figures> {
 /// relative to running alone.
 pub(super) fn priority(bench: &mut Bench) -> Result<Figures> {
     let mut setup = bench.setup()?;
-    let mut requests = setup.join(&Party::of(Load::requests(64, 100, 3000)).urgent())?;
+    let mut requests = setup.join(&TenantSpec::of(Load::requests(64, 100, 3000)).urgent())?;
     let slowest = |track: &Track| {
         let at = |part| track.quantile(part).context("no request ended");
         let (half, most, all) = (at(0.5)?, at(0.99)?, at(1.0)?);

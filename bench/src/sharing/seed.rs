@@ -8,7 +8,7 @@
 
 use anyhow::{Context, Result};
 
-use super::load::{Load, Party};
+use super::load::{Load, TenantSpec};
 use super::setup::together;
 use super::{Bench, Figures, WARM};
 
@@ -74,9 +74,9 @@ pub(super) fn table(bench: &mut Bench) -> Result<Figures> {
         }
         let load = row.load();
         let mut setup = bench.setup()?;
-        let mut first = setup.join(&Party::of(load))?;
+        let mut first = setup.join(&TenantSpec::of(load))?;
         let solo = first.run(WARM + 1.5, 0.01)?.batch_rate(WARM).context("no batch ended alone")?;
-        let mut tenants = [first, setup.join(&Party::of(load).weighing(2))?];
+        let mut tenants = [first, setup.join(&TenantSpec::of(load).weighing(2))?];
         let tracks = together(&mut tenants, WARM + bench.seconds() * 0.8, 0.01, |_| Ok(()))?;
         let rate = |place: usize| -> Result<f64> {
             tracks.get(place).and_then(|track| track.batch_rate(WARM)).context("no batch ended")

@@ -10,7 +10,7 @@ use cgpu_fixture::worker::Worker;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 
-use super::load::{Load, Party};
+use super::load::{Load, TenantSpec};
 use super::track::Track;
 
 /// Cost of a context switch on the simulated GPU in microseconds.
@@ -51,24 +51,24 @@ impl Setup {
     }
 
     /// Starts a container.
-    pub(crate) fn join(&mut self, party: &Party) -> Result<Tenant> {
+    pub(crate) fn join(&mut self, spec: &TenantSpec) -> Result<Tenant> {
         self.joined += 1;
         let name = format!("tenant-{}", self.joined);
         let start = |_| {
             let mut command = self.fixture.run(&name);
             // Memory for a context of each process.
-            let memory = format!("{}MiB", 512 * party.processes);
-            command.args(["--mem", &memory, "--weight", &party.weight.to_string()]);
-            if let Some(percent) = party.percent {
+            let memory = format!("{}MiB", 512 * spec.processes);
+            command.args(["--mem", &memory, "--weight", &spec.weight.to_string()]);
+            if let Some(percent) = spec.percent {
                 command.env("ALIYUN_COM_GPU_CORE_PERCENTAGE", percent.to_string());
             }
-            if party.high_priority {
+            if spec.high_priority {
                 command.env("ALIYUN_COM_GPU_HIGH_PRIO", "1");
             }
             command.arg("--").arg(self.fixture.program("load")?);
-            worker(command, &party.load, &name)
+            worker(command, &spec.load, &name)
         };
-        let workers = (0..party.processes).map(start).collect::<Result<_>>()?;
+        let workers = (0..spec.processes).map(start).collect::<Result<_>>()?;
         Ok(Tenant { name, workers })
     }
 

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 
-use super::load::{Load, Party, Shapes};
+use super::load::{Load, Shapes, TenantSpec};
 use super::shares::SATURATING;
 use super::track::{error_pct, parts};
 use super::{Bench, Figures, WARM};
@@ -27,8 +27,8 @@ pub(super) fn many(bench: &mut Bench) -> Result<Figures> {
     eprintln!("    seed of the shapes: {seed}");
     let (mut one, mut worst, mut error) = (0.0, f64::INFINITY, 0.0_f64);
     for shapes in [Shapes::One].iter().chain(&SETS) {
-        let parties = [Party::of(Load { shapes: *shapes, seed, ..SHORT }), SATURATING];
-        let seen = bench.run(&parties, &[])?;
+        let specs = [TenantSpec::of(Load { shapes: *shapes, seed, ..SHORT }), SATURATING];
+        let seen = bench.run(&specs, &[])?;
         let track = &seen.tracks[0];
         let rate = track.rate(WARM, track.length());
         if *shapes == Shapes::One {
@@ -49,7 +49,7 @@ pub(super) fn many(bench: &mut Bench) -> Result<Figures> {
         ("10 us and 5 ms in turn", alternating(1)),
         ("10 us and 5 ms in runs of 100", alternating(100)),
     ] {
-        let seen = bench.run(&[Party::of(load), SATURATING.weighing(3)], &[])?;
+        let seen = bench.run(&[TenantSpec::of(load), SATURATING.weighing(3)], &[])?;
         let off = by_time(&seen.gpu, [1, 3]);
         eprintln!("    {name}: share off by {off:.2} %");
         error = error.max(off);

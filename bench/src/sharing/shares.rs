@@ -5,30 +5,35 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use super::load::{Load, Party};
+use super::load::{Load, TenantSpec};
 use super::setup::{Tenant, together};
 use super::track::{Track, cycles, error_pct, parts, shares, windows};
-use super::{Bench, Figures, STEP, Seen, WARM, observe};
+use super::{Bench, Figures, Observation, STEP, WARM, observe};
 use crate::figure::Reading;
 use crate::pair::median;
 
 /// One process with kernels of 60 us without a pause.
-pub(super) const SATURATING: Party = Party::of(Load::saturating(60));
+pub(super) const SATURATING: TenantSpec = TenantSpec::of(Load::saturating(60));
 
 /// Measures the largest error of a share.
 pub(super) fn error(
     bench: &mut Bench,
     key: &str,
-    parties: &[Party],
+    specs: &[TenantSpec],
     settings: &[(&str, &str)],
 ) -> Result<Reading> {
-    let seen = bench.run(parties, settings)?;
-    Ok(evaluate(bench, key, parties, &seen))
+    let seen = bench.run(specs, settings)?;
+    Ok(evaluate(bench, key, specs, &seen))
 }
 
-pub(super) fn evaluate(bench: &mut Bench, key: &str, parties: &[Party], seen: &Seen) -> Reading {
-    let set = parts(&parties.iter().map(|party| party.weight).collect::<Vec<_>>());
-    let (lengths, cycles) = in_cycles(parties, &seen.tracks);
+pub(super) fn evaluate(
+    bench: &mut Bench,
+    key: &str,
+    specs: &[TenantSpec],
+    seen: &Observation,
+) -> Reading {
+    let set = parts(&specs.iter().map(|spec| spec.weight).collect::<Vec<_>>());
+    let (lengths, cycles) = in_cycles(specs, &seen.tracks);
     let (from, to) = (cycles[0], cycles[cycles.len() - 1]);
     let got = shares(&seen.tracks, &lengths, from, to);
     for (place, (set, got)) in set.iter().zip(&got).enumerate() {
@@ -46,9 +51,9 @@ pub(super) fn evaluate(bench: &mut Bench, key: &str, parties: &[Party], seen: &S
 }
 
 /// Returns the lengths of the kernels, and the whole cycles of turns.
-fn in_cycles(parties: &[Party], tracks: &[Track]) -> (Vec<u32>, Vec<f64>) {
-    let batches: Vec<u32> = parties.iter().map(|party| party.load.batch_us()).collect();
-    (parties.iter().map(|party| party.load.us).collect(), cycles(tracks, &batches, WARM))
+fn in_cycles(specs: &[TenantSpec], tracks: &[Track]) -> (Vec<u32>, Vec<f64>) {
+    let batches: Vec<u32> = specs.iter().map(|spec| spec.load.batch_us()).collect();
+    (specs.iter().map(|spec| spec.load.us).collect(), cycles(tracks, &batches, WARM))
 }
 
 /// Measures the worst window of a second, in whole cycles. `shown` is the tenant whose share is
@@ -56,12 +61,12 @@ fn in_cycles(parties: &[Party], tracks: &[Track]) -> (Vec<u32>, Vec<f64>) {
 fn worst_second(
     bench: &mut Bench,
     name: &'static str,
-    parties: &[Party],
+    specs: &[TenantSpec],
     shown: usize,
     tracks: &[Track],
 ) -> f64 {
-    let set = parts(&parties.iter().map(|party| party.weight).collect::<Vec<_>>());
-    let (lengths, cycles) = in_cycles(parties, tracks);
+    let set = parts(&specs.iter().map(|spec| spec.weight).collect::<Vec<_>>());
+    let (lengths, cycles) = in_cycles(specs, tracks);
     let mut worst: f64 = 0.0;
     let mut list = Vec::new();
     for (from, to) in windows(&cycles, 1.0) {
@@ -76,19 +81,19 @@ fn worst_second(
 
 /// Measures 75:25 and the figures of the same run.
 pub(super) fn three_to_one(bench: &mut Bench) -> Result<Figures> {
-    let parties = [SATURATING.weighing(3), SATURATING];
+    let specs = [SATURATING.weighing(3), SATURATING];
     let mut setup = bench.setup()?;
-    let mut first = setup.join(&parties[0])?;
+    let mut first = setup.join(&specs[0])?;
     let alone = first.run(WARM + 2.0, STEP)?;
     let solo = alone.rate(WARM, alone.length());
-    let mut tenants = [first, setup.join(&parties[1])?];
+    let mut tenants = [first, setup.join(&specs[1])?];
     let monitor = setup.fixture.monitor();
     let before = cpu_seconds(monitor)?;
     let seconds = bench.seconds();
     let seen = observe(&setup, &mut tenants, seconds)?;
     let monitor_cpu = cpu_seconds(monitor)? - before;
-    let error = evaluate(bench, "share_error_pct_75_25", &parties, &seen);
-    let worst = worst_second(bench, "75:25, the 25", &parties, 1, &seen.tracks);
+    let error = evaluate(bench, "share_error_pct_75_25", &specs, &seen);
+    let worst = worst_second(bench, "75:25, the 25", &specs, 1, &seen.tracks);
     let tracks = &seen.tracks;
     let rates: Vec<f64> = tracks.iter().map(|track| track.rate(WARM, WARM + seconds)).collect();
     // CPU time of the program's threads for a kernel: here with the gate's slow paths, markers and
@@ -108,16 +113,16 @@ pub(super) fn three_to_one(bench: &mut Bench) -> Result<Figures> {
 
 /// Measures long kernels at 25 beside short ones at 75.
 pub(super) fn mixed(bench: &mut Bench) -> Result<Figures> {
-    let parties = [Party::of(Load::saturating(5000)), SATURATING.weighing(3)];
-    Ok(vec![("share_error_mixed_pct", error(bench, "share_error_mixed_pct", &parties, &[])?)])
+    let specs = [TenantSpec::of(Load::saturating(5000)), SATURATING.weighing(3)];
+    Ok(vec![("share_error_mixed_pct", error(bench, "share_error_mixed_pct", &specs, &[])?)])
 }
 
 /// Measures kernels far longer than a turn beside short ones.
 pub(super) fn long_kernels(bench: &mut Bench) -> Result<Figures> {
-    let parties = [Party::of(Load::saturating(50_000)), SATURATING.weighing(3)];
-    let seen = bench.run(&parties, &[])?;
-    let error = evaluate(bench, "share_error_50ms_pct", &parties, &seen);
-    let worst = worst_second(bench, "50 ms kernels at 25", &parties, 0, &seen.tracks);
+    let specs = [TenantSpec::of(Load::saturating(50_000)), SATURATING.weighing(3)];
+    let seen = bench.run(&specs, &[])?;
+    let error = evaluate(bench, "share_error_50ms_pct", &specs, &seen);
+    let worst = worst_second(bench, "50 ms kernels at 25", &specs, 0, &seen.tracks);
     Ok(vec![("share_error_50ms_pct", error), ("share_error_1s_pct_50ms", worst.into())])
 }
 
@@ -125,7 +130,7 @@ pub(super) fn graph(bench: &mut Bench) -> Result<Figures> {
     one_like(
         bench,
         "share_error_graph_pct",
-        Party::of(Load { graph: true, ..Load::saturating(60) }),
+        TenantSpec::of(Load { graph: true, ..Load::saturating(60) }),
     )
 }
 
@@ -133,7 +138,7 @@ pub(super) fn streams(bench: &mut Bench) -> Result<Figures> {
     one_like(
         bench,
         "share_error_streams_pct",
-        Party::of(Load { streams: 8, ..Load::saturating(60) }),
+        TenantSpec::of(Load { streams: 8, ..Load::saturating(60) }),
     )
 }
 
@@ -141,24 +146,24 @@ pub(super) fn threads(bench: &mut Bench) -> Result<Figures> {
     one_like(
         bench,
         "share_error_threads_pct",
-        Party::of(Load { threads: 8, ..Load::saturating(60) }),
+        TenantSpec::of(Load { threads: 8, ..Load::saturating(60) }),
     )
 }
 
 pub(super) fn processes(bench: &mut Bench) -> Result<Figures> {
-    one_like(bench, "share_error_procs_pct", Party { processes: 4, ..SATURATING })
+    one_like(bench, "share_error_procs_pct", TenantSpec { processes: 4, ..SATURATING })
 }
 
 /// Measures a tenant that copies much. Copies do not pass the gate, but it still gets its share.
 pub(super) fn copies(bench: &mut Bench) -> Result<Figures> {
     // One stream copies while the other one computes.
     let load = Load { copy: 1 << 20, streams: 2, ..Load::saturating(60) };
-    one_like(bench, "share_error_copies_pct", Party::of(load))
+    one_like(bench, "share_error_copies_pct", TenantSpec::of(load))
 }
 
 /// Measures a special tenant beside a plain one of the same weight.
-fn one_like(bench: &mut Bench, key: &'static str, party: Party) -> Result<Figures> {
-    Ok(vec![(key, error(bench, key, &[party, SATURATING], &[])?)])
+fn one_like(bench: &mut Bench, key: &'static str, spec: TenantSpec) -> Result<Figures> {
+    Ok(vec![(key, error(bench, key, &[spec, SATURATING], &[])?)])
 }
 
 /// Measures policy 3, alone and beside another tenant: the error in percentage points.
@@ -166,14 +171,14 @@ pub(super) fn cap(bench: &mut Bench, key: &'static str, percent: u32) -> Result<
     let capped = SATURATING.capped(percent);
     let rest = SATURATING.capped(100 - percent);
     let (mut by_work, mut by_time) = (0.0_f64, 0.0_f64);
-    for parties in [&[capped][..], &[capped, rest]] {
-        let seen = bench.run(parties, &[("0/policy", "3")])?;
-        let (_, cycles) = in_cycles(parties, &seen.tracks);
+    for specs in [&[capped][..], &[capped, rest]] {
+        let seen = bench.run(specs, &[("0/policy", "3")])?;
+        let (_, cycles) = in_cycles(specs, &seen.tracks);
         let (from, to) = (cycles[0], cycles[cycles.len() - 1]);
-        for (place, (party, track)) in parties.iter().zip(&seen.tracks).enumerate() {
-            let got = track.rate(from, to) * f64::from(party.load.us) / 1e6;
-            let set = f64::from(party.percent.unwrap_or(100)) / 100.0;
-            let name = if parties.len() == 1 { "alone" } else { "beside" };
+        for (place, (spec, track)) in specs.iter().zip(&seen.tracks).enumerate() {
+            let got = track.rate(from, to) * f64::from(spec.load.us) / 1e6;
+            let set = f64::from(spec.percent.unwrap_or(100)) / 100.0;
+            let name = if specs.len() == 1 { "alone" } else { "beside" };
             eprintln!("    {key}, {name}: {:.2} for {:.0} %", 100.0 * got, 100.0 * set);
             bench.gallery.share(&format!("cap {percent} {name}"), place, set, got);
             by_work = by_work.max(100.0 * (got - set).abs());
@@ -185,15 +190,15 @@ pub(super) fn cap(bench: &mut Bench, key: &'static str, percent: u32) -> Result<
 
 /// Measures policy 4: the smallest share relative to 1/N, and all work relative to policy 1.
 pub(super) fn soft(bench: &mut Bench) -> Result<Figures> {
-    let parties = [SATURATING; 3];
-    let work = |seen: &Seen| -> Vec<f64> {
+    let specs = [SATURATING; 3];
+    let work = |seen: &Observation| -> Vec<f64> {
         seen.tracks.iter().map(|track| track.rate(WARM, track.length()) * 60.0 / 1e6).collect()
     };
-    let soft = work(&bench.run(&parties, &[("0/policy", "4")])?);
-    let fair = work(&bench.run(&parties, &[("0/policy", "1")])?);
+    let soft = work(&bench.run(&specs, &[("0/policy", "4")])?);
+    let fair = work(&bench.run(&specs, &[("0/policy", "1")])?);
     let least = soft.iter().copied().fold(f64::INFINITY, f64::min);
     Ok(vec![
-        ("soft_least_pct", (100.0 * least * parties.len() as f64).into()),
+        ("soft_least_pct", (100.0 * least * specs.len() as f64).into()),
         ("soft_aggregate_ratio", (soft.iter().sum::<f64>() / fair.iter().sum::<f64>()).into()),
     ])
 }
@@ -213,7 +218,7 @@ fn over_native(bench: &mut Bench, tenants: usize, settings: &[(&str, &str)]) -> 
     let load = Load::saturating(20);
     let mut setup = bench.setup()?;
     let mut shimmed =
-        (0..tenants).map(|_| setup.join(&Party::of(load))).collect::<Result<Vec<_>>>()?;
+        (0..tenants).map(|_| setup.join(&TenantSpec::of(load))).collect::<Result<Vec<_>>>()?;
     let mut native = (0..tenants).map(|_| setup.native(&load)).collect::<Result<Vec<_>>>()?;
     settings.iter().try_for_each(|(path, value)| setup.write(path, value))?;
     let mut ratios = Vec::new();

@@ -9,7 +9,7 @@ mod streams;
 use serde::{Deserialize, Serialize};
 
 pub use code::{CodeStep, Loader};
-pub use graphs::{Adder, Figures, GraphStep, Maker, Mode, Strand};
+pub use graphs::{Adder, Figures, GraphStep, Maker, Mode, StreamKey};
 pub use pools::OfPool;
 pub use ranges::InRange;
 pub use streams::{InStream, Lane};

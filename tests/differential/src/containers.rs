@@ -20,9 +20,9 @@
 //! from green contexts, whose cost is known only once they exist; and from other interfaces'
 //! memory.
 
+mod kinds;
 mod race;
 mod tenant;
-mod ways;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -39,8 +39,8 @@ use crate::model::MIB;
 use crate::oracle::Oracle;
 use crate::run::Files;
 
+pub use kinds::AllocationKind;
 pub use race::{Raced, Racing, race};
-pub use ways::Way;
 
 /// Processes that one thread drives where containers are filled.
 const PROCESSES: usize = 2;
@@ -53,7 +53,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub struct Filling {
     /// Kind of allocation of each container.
-    pub ways: Vec<Way>,
+    pub kinds: Vec<AllocationKind>,
     /// Seed of all draws.
     pub seed: u64,
     /// Duration.
@@ -68,7 +68,7 @@ pub struct Filling {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filled {
     /// Its kind of allocation.
-    pub way: Way,
+    pub kind: AllocationKind,
     /// Calls.
     pub operations: u64,
     /// Allocations granted.
@@ -259,24 +259,24 @@ impl End {
 
 fn run(plan: &Filling, files: &Files) -> Result<Vec<Filled>> {
     let host = host(files)?;
-    let make = |(place, way): (usize, &Way)| {
+    let make = |(place, kind): (usize, &AllocationKind)| {
         Container::new(
             &host,
-            &format!("{way:?}-{place}"),
+            &format!("{kind:?}-{place}"),
             (files, plan.limit_mib),
-            way.grows_in_calls(),
+            kind.grows_in_calls(),
         )
     };
-    let containers = plan.ways.iter().enumerate().map(make).collect::<Result<Vec<_>>>()?;
+    let containers = plan.kinds.iter().enumerate().map(make).collect::<Result<Vec<_>>>()?;
     let end = End::at(Instant::now() + plan.time);
     let (filled, watched) = std::thread::scope(|scope| {
         let threads: Vec<_> = containers
             .iter()
-            .zip(&plan.ways)
+            .zip(&plan.kinds)
             .zip(plan.seed..)
-            .map(|((container, &way), seed)| {
+            .map(|((container, &kind), seed)| {
                 let (kill, end) = (plan.kill_once_in, &end);
-                scope.spawn(move || Tenant::new(container, way, seed, kill, PROCESSES)?.work(end))
+                scope.spawn(move || Tenant::new(container, kind, seed, kill, PROCESSES)?.work(end))
             })
             .collect();
         let watched = watch(&containers, &host, &end);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use cgpu_differential::actor::built;
-use cgpu_differential::containers::{Filling, Racing, Way, fill, race};
+use cgpu_differential::containers::{AllocationKind, Filling, Racing, fill, race};
 use cgpu_differential::run::{Files, Plan, Route, folder, run_plan};
 use clap::{Parser, ValueEnum};
 
@@ -102,7 +102,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         let files = Files { dist, actor, folder: folder.path().to_owned() };
         let time = Duration::from_secs(arguments.filling);
         let plan = Filling {
-            ways: Way::ALL.to_vec(),
+            kinds: AllocationKind::ALL.to_vec(),
             seed: arguments.seed,
             time,
             limit_mib: 3072,

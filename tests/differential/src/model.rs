@@ -10,7 +10,7 @@ mod ranges;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use code::{Code, Library, Module};
-pub use graphs::{Capture, Drawn, Executable, Graphs, Node};
+pub use graphs::{BuiltGraph, Capture, Executable, Graphs, Node};
 pub use ranges::{Part, Range};
 
 use crate::command::{HandleBytes, Limit};

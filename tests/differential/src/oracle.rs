@@ -21,14 +21,14 @@ pub struct Oracle {
 
 /// Memory of one live process by both sources, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct ProcessMemory {
     /// Requested memory, by the ledger.
     pub used: u64,
     /// Implicit memory, by the ledger.
     pub implicit: u64,
     /// All memory on the GPU. There are several entries after an `exec` until the exit of the
     /// former program is noticed.
-    pub truths: Vec<u64>,
+    pub on_gpu: Vec<u64>,
 }
 
 /// Memory of the container by the ledger, in bytes.
@@ -72,9 +72,9 @@ impl Oracle {
     ///
     /// # Errors
     /// If the ledger or the GPU cannot be read.
-    pub fn process(&mut self, pid: u32) -> Result<Seen> {
+    pub fn process(&mut self, pid: u32) -> Result<ProcessMemory> {
         let snapshot = self.reader.read()?;
-        let truths =
+        let on_gpu =
             self.processes()?.into_iter().filter(|process| process.pid == pid && !process.dying);
         let live = |slot: &Slot| slot.pid == pid && slot.word.state() == Some(State::Live);
         // After an `exec` two slots can have the same process id until the former program's slot is
@@ -86,10 +86,10 @@ impl Oracle {
             .filter(|(_, slot)| live(slot))
             .max_by_key(|(_, slot)| slot.since);
         let cell = slot.and_then(|(place, _)| self.gpu_of(&snapshot)?.cells.get(place));
-        Ok(Seen {
+        Ok(ProcessMemory {
             used: cell.map_or(0, |cell| cell.used.0),
             implicit: cell.map_or(0, |cell| cell.implicit.0),
-            truths: truths.map(|process| process.memory.0).collect(),
+            on_gpu: on_gpu.map(|process| process.memory.0).collect(),
         })
     }
 
@@ -124,7 +124,7 @@ impl Oracle {
     ///
     /// # Errors
     /// If the GPU cannot be read.
-    pub fn truth(&self) -> Result<u64> {
+    pub fn gpu_memory(&self) -> Result<u64> {
         Ok(self.processes()?.iter().map(|process| process.memory.0).sum())
     }
 

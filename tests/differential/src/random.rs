@@ -22,8 +22,8 @@ impl Random {
     }
 
     /// Returns one of the elements, or `None` if there are none.
-    pub fn pick<'a, T>(&mut self, things: &'a [T]) -> Option<&'a T> {
-        self.0.choice(things)
+    pub fn pick<'a, T>(&mut self, holdings: &'a [T]) -> Option<&'a T> {
+        self.0.choice(holdings)
     }
 
     /// Returns an allocation size from 1 to `most`: small ones, odd ones, sizes around the rounding

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cgpu_differential::actor::built;
-use cgpu_differential::containers::{Filled, Filling, Racing, Way, fill, race};
+use cgpu_differential::containers::{AllocationKind, Filled, Filling, Racing, fill, race};
 use cgpu_differential::model::MIB;
 use cgpu_differential::run::{Files, folder};
 
@@ -31,14 +31,19 @@ fn race_for_the_last_memory_stays_within_the_limit() {
 
 /// Fills one container for each kind of allocation, until all have been full repeatedly: mostly
 /// within `seconds`.
-fn filled(ways: &[Way], seconds: u64) {
+fn filled(kinds: &[AllocationKind], seconds: u64) {
     // A busy machine takes longer.
     for seconds in [seconds, 60, 240] {
         let folder = folder().expect("a folder");
         let files = files(folder.path());
         let time = Duration::from_secs(seconds);
-        let plan =
-            Filling { ways: ways.to_vec(), seed: 1, time, limit_mib: LIMIT_MIB, kill_once_in: 300 };
+        let plan = Filling {
+            kinds: kinds.to_vec(),
+            seed: 1,
+            time,
+            limit_mib: LIMIT_MIB,
+            kill_once_in: 300,
+        };
         let filled = fill(&plan, &files).unwrap_or_else(|error| panic!("{error:#}"));
         // The peak is lower where neighbours make a context or a module look larger than it is.
         let full =
@@ -53,18 +58,18 @@ fn filled(ways: &[Way], seconds: u64) {
 
 #[test]
 fn requested_memory_of_seven_kinds_stays_within_each_limit() {
-    use Way::{Arrays, Exported, Linear, Mixed, Physical, Pitched, Pooled};
+    use AllocationKind::{Arrays, Exported, Linear, Mixed, Physical, Pitched, Pooled};
     filled(&[Linear, Pitched, Physical, Pooled, Arrays, Exported, Mixed], 12);
 }
 
 #[test]
 fn implicit_and_held_memory_stays_within_each_limit() {
-    use Way::{
+    use AllocationKind::{
         Contexts, Endpoints, External, Graphs, Green, Libraries, Modules, Multicast, Sparse,
     };
-    let ways =
+    let kinds =
         [Graphs, Modules, Libraries, Contexts, Green, Multicast, Endpoints, Sparse, External];
-    assert_eq!(ways.len() + 7, Way::ALL.len());
+    assert_eq!(kinds.len() + 7, AllocationKind::ALL.len());
     // Binding memory to objects is slow: the simulator copies it to where others could have it.
-    filled(&ways, 25);
+    filled(&kinds, 25);
 }

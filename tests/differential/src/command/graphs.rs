@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// A stream of an actor: a context's default stream (`which` is 0), or one that the actor creates
 /// at its first use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Strand {
+pub struct StreamKey {
     /// Context of the stream.
     pub context: u32,
     /// Number of the stream in the context.
@@ -35,7 +35,7 @@ pub enum Maker {
     /// `cuGraphInstantiateWithFlags`; true: with AUTO_FREE_ON_LAUNCH.
     Flags(bool),
     /// `cuGraphInstantiateWithParams`; the same flag, and the stream for an upload.
-    Params(bool, Option<Strand>),
+    Params(bool, Option<StreamKey>),
 }
 
 /// Capture mode.
@@ -67,9 +67,9 @@ pub enum GraphStep {
     /// Instantiates a graph.
     Instantiate { context: u32, graph: u32, executable: u32, maker: Maker },
     /// `cuGraphUpload`.
-    Upload { executable: u32, lane: Strand },
+    Upload { executable: u32, lane: StreamKey },
     /// `cuGraphLaunch`.
-    Launch { executable: u32, lane: Strand },
+    Launch { executable: u32, lane: StreamKey },
     /// `cuGraphExecUpdate`, or its second version.
     Update { executable: u32, graph: u32, second: bool },
     /// `cuGraphExecDestroy`.
@@ -78,29 +78,29 @@ pub enum GraphStep {
     End { graph: u32 },
     /// Frees memory that outlives its graph: `cuMemFreeAsync` in a stream, or `cuMemFree` with
     /// `now`.
-    FreeOutliving { key: u32, lane: Strand, now: bool },
+    FreeOutliving { key: u32, lane: StreamKey, now: bool },
     /// Waits for these contexts (all that exist), trims unused graph memory if `trim`, and reads
     /// the four `CUgraphMem_attribute`s.
     Attributes { contexts: Vec<u32>, trim: bool },
     /// `cuDeviceSetGraphMemAttribute`: resets a high-water mark, of used or of reserved memory.
     Reset { used: bool },
     /// `cuStreamBeginCapture_v2`, or `cuStreamBeginCaptureToGraph`.
-    Begin { lane: Strand, mode: Mode, into: Option<u32> },
+    Begin { lane: StreamKey, mode: Mode, into: Option<u32> },
     /// `cuMemAllocAsync` in a capturing stream, or `cuMemAllocFromPoolAsync` with a pool: adds a
     /// node.
-    Take { lane: Strand, key: u32, bytes: u64, pool: Option<u32> },
+    Take { lane: StreamKey, key: u32, bytes: u64, pool: Option<u32> },
     /// `cuMemFreeAsync` of a graph's memory in a capturing stream.
-    Drop { lane: Strand, key: u32 },
+    Drop { lane: StreamKey, key: u32 },
     /// The same for linear memory, which no graph can free.
-    DropLinear { lane: Strand, key: u32 },
+    DropLinear { lane: StreamKey, key: u32 },
     /// Records an event in one stream and makes another one wait for it.
-    Follow { from: Strand, to: Strand },
+    Follow { from: StreamKey, to: StreamKey },
     /// Invalidates a capture: `cuStreamSynchronize` of its stream, or, with a size, `cuMemAlloc`.
-    Break { lane: Strand, bytes: Option<u64> },
+    Break { lane: StreamKey, bytes: Option<u64> },
     /// `cuStreamEndCapture`, which returns `graph`.
-    Finish { lane: Strand, graph: u32 },
+    Finish { lane: StreamKey, graph: u32 },
     /// `cuStreamDestroy` during a capture.
-    Abandon { lane: Strand },
+    Abandon { lane: StreamKey },
 }
 
 /// Graph memory of a GPU, in bytes: the current value and the high-water mark.

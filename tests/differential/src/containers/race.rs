@@ -6,20 +6,20 @@ use anyhow::{Context, Result, bail, ensure};
 use cgpu_shm::atomic::Ordering;
 
 use super::tenant::Tenant;
-use super::{Container, End, Filled, Way, host, left};
+use super::{AllocationKind, Container, End, Filled, host, left};
 use crate::oracle::Oracle;
 use crate::run::Files;
 
 /// Kind of allocation of each process.
-const RACERS: [Way; 8] = [
-    Way::Linear,
-    Way::Pooled,
-    Way::Physical,
-    Way::Arrays,
-    Way::Pitched,
-    Way::Pooled,
-    Way::Linear,
-    Way::Physical,
+const RACERS: [AllocationKind; 8] = [
+    AllocationKind::Linear,
+    AllocationKind::Pooled,
+    AllocationKind::Physical,
+    AllocationKind::Arrays,
+    AllocationKind::Pitched,
+    AllocationKind::Pooled,
+    AllocationKind::Linear,
+    AllocationKind::Physical,
 ];
 
 /// A race of eight processes of one container.
@@ -78,12 +78,12 @@ fn race_on(plan: &Racing, files: &Files) -> Result<Raced> {
         let threads: Vec<_> = RACERS
             .into_iter()
             .zip(plan.seed..)
-            .map(|(way, seed)| {
+            .map(|(kind, seed)| {
                 let (container, end) = (&container, &end);
                 scope.spawn(move || {
-                    let worked = Tenant::new(container, way, seed, kill_once_in, 1)
+                    let worked = Tenant::new(container, kind, seed, kill_once_in, 1)
                         .and_then(|tenant| tenant.work(end))
-                        .with_context(|| format!("{way:?}"));
+                        .with_context(|| format!("{kind:?}"));
                     if worked.is_err() {
                         end.operations.store(0, Ordering::Relaxed);
                     }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::ways::Way;
+use super::kinds::AllocationKind;
 use super::{Container, Due, End, Filled, Member};
 use crate::actor::Actor;
 use crate::command::{Answer, Command, HandleBytes};
@@ -14,7 +14,7 @@ const OUT_OF_MEMORY: i32 = 2;
 pub(super) const CONTEXT: u32 = 1;
 
 /// Something that a process has: the commands that free it, and its implicit memory.
-pub(super) struct Thing {
+pub(super) struct Holding {
     pub(super) back: Vec<Command>,
     pub(super) due: Due,
 }
@@ -24,13 +24,13 @@ pub(super) struct Process {
     pub(super) actor: Actor,
     has_context: bool,
     pub(super) has_primary: bool,
-    pub(super) things: Vec<Thing>,
+    pub(super) holdings: Vec<Holding>,
 }
 
 /// A thread.
 pub(super) struct Tenant<'a> {
     pub(super) container: &'a Container,
-    way: Way,
+    kind: AllocationKind,
     kill_once_in: u64,
     pub(super) random: Random,
     pub(super) processes: Vec<Process>,
@@ -41,13 +41,13 @@ pub(super) struct Tenant<'a> {
 impl<'a> Tenant<'a> {
     pub(super) fn new(
         container: &'a Container,
-        way: Way,
+        kind: AllocationKind,
         seed: u64,
         kill_once_in: u64,
         processes: usize,
     ) -> Result<Self> {
         let filled = Filled {
-            way,
+            kind,
             operations: 0,
             granted: 0,
             refused: 0,
@@ -58,7 +58,7 @@ impl<'a> Tenant<'a> {
         };
         let random = Random::of(seed);
         let mut tenant =
-            Self { container, way, kill_once_in, random, processes: Vec::new(), next: 0, filled };
+            Self { container, kind, kill_once_in, random, processes: Vec::new(), next: 0, filled };
         for _ in 0..processes {
             let process = tenant.start()?;
             tenant.processes.push(process);
@@ -74,7 +74,7 @@ impl<'a> Tenant<'a> {
             due: Due::default(),
         });
         ensure!(actor.perform(&Command::Init)?.code == 0, "cuInit was refused");
-        Ok(Process { actor, has_context: false, has_primary: false, things: Vec::new() })
+        Ok(Process { actor, has_context: false, has_primary: false, holdings: Vec::new() })
     }
 
     pub(super) fn work(mut self, end: &End) -> Result<Filled> {
@@ -87,7 +87,7 @@ impl<'a> Tenant<'a> {
                 self.filled.kills += 1;
             }
             let before = self.filled.operations;
-            self.step(index).with_context(|| format!("{:?}", self.way))?;
+            self.step(index).with_context(|| format!("{:?}", self.kind))?;
             (before..self.filled.operations).for_each(|_| end.count());
         }
         for process in std::mem::take(&mut self.processes) {
@@ -110,7 +110,7 @@ impl<'a> Tenant<'a> {
             self.processes[index].has_context = made;
             return if made { Ok(()) } else { self.give((index + 1) % self.processes.len()) };
         }
-        let full = !self.take(index, self.way)?;
+        let full = !self.take(index, self.kind)?;
         if full || self.random.once_in(50) { self.give(index) } else { Ok(()) }
     }
 
@@ -123,16 +123,16 @@ impl<'a> Tenant<'a> {
 
     /// Records what a process has.
     pub(super) fn has(&mut self, index: usize, due: Due, back: impl Into<Vec<Command>>) {
-        self.processes[index].things.push(Thing { back: back.into(), due });
+        self.processes[index].holdings.push(Holding { back: back.into(), due });
     }
 
     /// Frees a part of what a process has.
     fn give(&mut self, index: usize) -> Result<()> {
-        let has = self.processes[index].things.len() as u64;
+        let has = self.processes[index].holdings.len() as u64;
         for _ in 0..has.div_ceil(3) {
-            let things = self.processes[index].things.len() as u64;
-            let which = usize::try_from(self.random.below(things))?;
-            let Thing { back, due } = self.processes[index].things.swap_remove(which);
+            let holdings = self.processes[index].holdings.len() as u64;
+            let which = usize::try_from(self.random.below(holdings))?;
+            let Holding { back, due } = self.processes[index].holdings.swap_remove(which);
             for command in back {
                 self.surely(index, &command)?;
             }
@@ -141,10 +141,10 @@ impl<'a> Tenant<'a> {
         if !self.processes[index].has_context {
             return Ok(());
         }
-        if self.way.has_pools() && self.random.once_in(4) {
+        if self.kind.has_pools() && self.random.once_in(4) {
             self.surely(index, &Command::Synchronise { context: CONTEXT })?;
         }
-        if self.way.has_graphs() && self.random.once_in(2) {
+        if self.kind.has_graphs() && self.random.once_in(2) {
             self.surely(index, &Command::GraphTrim)?;
         }
         Ok(())

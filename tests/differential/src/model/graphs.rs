@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::BLOCK;
-use crate::command::Strand;
+use crate::command::StreamKey;
 
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub enum Node {
 
 /// A graph.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Drawn {
+pub struct BuiltGraph {
     /// Nodes in the order of their creation.
     pub nodes: Vec<Node>,
     /// Whether it is part of another graph.
@@ -98,20 +98,20 @@ pub struct Capture {
     /// Whether it was invalidated.
     pub is_broken: bool,
     /// Its other streams, and whether they have work that the first one does not wait for.
-    pub others: BTreeMap<Strand, bool>,
+    pub others: BTreeMap<StreamKey, bool>,
 }
 
 /// Graphs of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Graphs {
     /// Graphs by name.
-    pub graphs: BTreeMap<u32, Drawn>,
+    pub graphs: BTreeMap<u32, BuiltGraph>,
     /// Executable graphs by name.
     pub executables: BTreeMap<u32, Executable>,
     /// Memory of nodes by name.
     pub memory: BTreeMap<u32, Memory>,
     /// Captures by the stream that they began in.
-    pub captures: BTreeMap<Strand, Capture>,
+    pub captures: BTreeMap<StreamKey, Capture>,
     /// Reserved bytes when last observed, and the maximum since the mark was reset.
     pub reserved: [u64; 2],
     /// Minimum and maximum of what the high-water mark of used memory can be.
@@ -317,7 +317,10 @@ impl Graphs {
             memory => memory,
         });
         let nodes = nodes.collect();
-        self.graphs.insert(copy, Drawn { nodes, is_part: true, is_copy: true, ..Drawn::default() });
+        self.graphs.insert(
+            copy,
+            BuiltGraph { nodes, is_part: true, is_copy: true, ..BuiltGraph::default() },
+        );
         copy
     }
 
@@ -346,7 +349,7 @@ impl Graphs {
     }
 
     /// Ends a capture without a graph.
-    pub fn abandon(&mut self, origin: Strand) {
+    pub fn abandon(&mut self, origin: StreamKey) {
         let Some(capture) = self.captures.remove(&origin) else { return };
         match self.graphs.get_mut(&capture.graph) {
             Some(graph) if capture.into => graph.is_captured = false,
@@ -359,7 +362,7 @@ impl Graphs {
         let its =
             self.executables.values_mut().filter(|executable| executable.context == Some(context));
         its.for_each(|executable| executable.context = None);
-        let origins: Vec<Strand> =
+        let origins: Vec<StreamKey> =
             self.captures.keys().copied().filter(|lane| lane.context == context).collect();
         origins.into_iter().for_each(|origin| self.abandon(origin));
     }
@@ -372,8 +375,8 @@ impl Graphs {
 
     /// Returns the origin stream of the capture that a stream is part of.
     #[must_use]
-    pub fn capture_of(&self, lane: Strand) -> Option<Strand> {
-        let is_in = |(origin, capture): &(&Strand, &Capture)| {
+    pub fn capture_of(&self, lane: StreamKey) -> Option<StreamKey> {
+        let is_in = |(origin, capture): &(&StreamKey, &Capture)| {
             **origin == lane || capture.others.contains_key(&lane)
         };
         self.captures.iter().find(is_in).map(|(origin, _)| *origin)

@@ -25,17 +25,17 @@ impl Run<'_> {
             self.exited_slack = 0;
         }
         let slack = self.model.slack() + self.exited_slack + self.foreign()?;
-        let mut truth = self.oracle.truth()?;
-        if truth > total.all + slack && !self.is_released()? {
+        let mut gpu_memory = self.oracle.gpu_memory()?;
+        if gpu_memory > total.all + slack && !self.is_released()? {
             // Without a monitor the ledger forgets exited processes after a fixed time, even if the
             // GPU still has their memory.
             self.wait_for_release()?;
-            truth = self.oracle.truth()?;
+            gpu_memory = self.oracle.gpu_memory()?;
         }
         let total = self.oracle.total()?;
         ensure!(
-            truth <= total.all + slack,
-            "{truth} are on the GPU and {} in the ledger",
+            gpu_memory <= total.all + slack,
+            "{gpu_memory} are on the GPU and {} in the ledger",
             total.all
         );
         self.compare_process(index)?;
@@ -64,17 +64,17 @@ impl Run<'_> {
         // is slack.
         let unseen = if here { process.code.unseen() } else { 0 };
         let large = implicit + used - small + unseen;
-        let agrees = |truth: u64| {
-            let rest = truth.checked_sub(large);
+        let agrees = |gpu_memory: u64| {
+            let rest = gpu_memory.checked_sub(large);
             rest.is_some_and(
                 |rest| if here { rest % (2 * MIB) == 0 && rest >= small } else { rest == 0 },
             )
         };
         ensure!(
-            seen.truths.iter().copied().any(agrees)
-                || (large + small == 0 && seen.truths.is_empty()),
+            seen.on_gpu.iter().copied().any(agrees)
+                || (large + small == 0 && seen.on_gpu.is_empty()),
             "the GPU has {:?} for {large} of contexts and large allocations and {small} of small ones",
-            seen.truths
+            seen.on_gpu
         );
         self.model.processes[index].charged_at_most(seen.used);
         Ok(())

@@ -360,7 +360,7 @@ impl<'a> Run<'a> {
         // No other process observes the GPU meanwhile, and the ledger forgets exited processes
         // after a fixed time.
         let deadline = Instant::now() + RELEASE_TIMEOUT;
-        while oracle.truth()? > 0 {
+        while oracle.gpu_memory()? > 0 {
             ensure!(Instant::now() < deadline, "the GPU does not release the first process");
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -448,7 +448,7 @@ impl<'a> Run<'a> {
         let command = &step.command;
         if let Err(error) = self.judge(index, command, &answer) {
             let (accounting, gpu, exited) =
-                (self.oracle.total()?, self.oracle.truth()?, self.exited);
+                (self.oracle.total()?, self.oracle.gpu_memory()?, self.exited);
             bail!(
                 "actor {index}: {step:?} -> {answer:?}: {error:#} ({accounting:?}, {gpu} on the GPU, {exited} of exited processes)"
             );
@@ -592,7 +592,8 @@ impl<'a> Run<'a> {
             let mut reclaimer = Actor::start(&Setup { faults: None, ..setup.clone() }, 0)?;
             ensure!(reclaimer.perform(&Command::Init)?.code == 0, "the last cuInit was refused");
             reclaimer.kill()?;
-            let left = oracles.iter_mut().map(|oracle| Ok((oracle.total()?.all, oracle.truth()?)));
+            let left =
+                oracles.iter_mut().map(|oracle| Ok((oracle.total()?.all, oracle.gpu_memory()?)));
             let left = left.collect::<Result<Vec<_>>>()?;
             outcome.leak = left.iter().map(|(accounting, gpu)| accounting.max(gpu)).sum();
             if outcome.leak == 0 {

@@ -44,7 +44,7 @@ impl Actor {
         if levels > 0 {
             let levels = usize::try_from(levels)?;
             self.cuda.call(c"cuMipmappedArrayCreate", [place(array), place(shape), levels])
-        } else if shape.flags == 0 && self.cuda.names.way(2) > 0 {
+        } else if shape.flags == 0 && self.cuda.names.variant(2) > 0 {
             let mut old = OldDescriptor {
                 width: u32::try_from(shape.width)?,
                 height: u32::try_from(shape.height)?,

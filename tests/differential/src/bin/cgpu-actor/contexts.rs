@@ -20,7 +20,7 @@ impl Actor {
     pub(crate) fn create_context(&mut self, context: u32) -> Result<i32> {
         let mut handle = 0_usize;
         let to = place(&mut handle);
-        let code = match self.cuda.names.way(4) {
+        let code = match self.cuda.names.variant(4) {
             0 => self.cuda.call(c"cuCtxCreate_v2", [to, 0, self.device])?,
             1 => self.cuda.call(c"cuCtxCreate", [to, 0, self.device])?,
             // Without affinities, and without parameters.

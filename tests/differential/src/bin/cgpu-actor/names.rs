@@ -37,9 +37,9 @@ impl Names {
     }
 
     /// Draws one of so many variants; the first one if names are not drawn.
-    pub(crate) fn way(&self, ways: u64) -> u64 {
+    pub(crate) fn variant(&self, variants: u64) -> u64 {
         let draw = |random: &Mutex<Random>| {
-            random.lock().unwrap_or_else(PoisonError::into_inner).below(ways)
+            random.lock().unwrap_or_else(PoisonError::into_inner).below(variants)
         };
         self.0.as_ref().map_or(0, draw)
     }
@@ -49,8 +49,8 @@ impl Names {
         let same =
             SAME.iter().filter(|_| self.are_drawn()).find(|same| same.first() == Some(&name));
         let drawn = same.and_then(|same| {
-            let way = usize::try_from(self.way(same.len() as u64)).ok()?;
-            same.get(way).copied()
+            let variant = usize::try_from(self.variant(same.len() as u64)).ok()?;
+            same.get(variant).copied()
         });
         drawn.unwrap_or(name)
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
-use cgpu_differential::command::{Adder, Answer, GraphStep, Maker, Mode, PRIMARY, Strand};
+use cgpu_differential::command::{Adder, Answer, GraphStep, Maker, Mode, PRIMARY, StreamKey};
 
 use crate::actor::{Actor, NOT_OURS};
 use crate::driver::place;
@@ -27,7 +27,7 @@ pub(crate) struct Nodes {
     /// Addresses of nodes' allocations.
     memory: BTreeMap<u32, usize>,
     /// Context and handle of each stream.
-    streams: BTreeMap<Strand, (usize, usize)>,
+    streams: BTreeMap<StreamKey, (usize, usize)>,
 }
 
 impl Actor {
@@ -171,7 +171,7 @@ impl Actor {
 
     /// Removes the streams of contexts that have ended by any call.
     pub(crate) fn forget_streams(&mut self) -> Result<()> {
-        let is_primary = |lane: &Strand| lane.context == PRIMARY;
+        let is_primary = |lane: &StreamKey| lane.context == PRIMARY;
         let lost = self.nodes.streams.keys().any(is_primary) && !self.is_active()?;
         let contexts = &self.contexts;
         self.nodes.streams.retain(|lane, (context, _)| {
@@ -181,7 +181,7 @@ impl Actor {
     }
 
     /// Returns the handle of a stream, which must exist.
-    fn lane(&self, lane: Strand) -> Result<usize> {
+    fn lane(&self, lane: StreamKey) -> Result<usize> {
         if lane.which == 0 {
             return Ok(0);
         }
@@ -191,7 +191,7 @@ impl Actor {
 
     /// Makes a stream's context current, and creates the stream at its first use. It does not wait
     /// for the default stream.
-    fn come_to(&mut self, lane: Strand) -> Result<i32> {
+    fn come_to(&mut self, lane: StreamKey) -> Result<i32> {
         let code = self.enter(lane.context)?;
         if code != 0 || lane.which == 0 || self.nodes.streams.contains_key(&lane) {
             return Ok(code);
@@ -374,7 +374,7 @@ impl Actor {
     }
 
     /// Records an event in one stream and makes another one wait for it.
-    fn follow(&self, from: Strand, to: Strand) -> Result<i32> {
+    fn follow(&self, from: StreamKey, to: StreamKey) -> Result<i32> {
         let (to, from) = (self.lane(to)?, self.lane(from)?);
         let mut event = 0_usize;
         let code = self.cuda.call(c"cuEventCreate", [place(&mut event), 0])?;
@@ -428,7 +428,7 @@ impl Actor {
 
 /// Returns the streams of a command. The last one is the first to be used, so that its context
 /// stays current.
-fn lanes(step: &GraphStep) -> [Option<Strand>; 2] {
+fn lanes(step: &GraphStep) -> [Option<StreamKey>; 2] {
     match *step {
         GraphStep::Instantiate { maker: Maker::Params(_, upload), .. } => [upload, None],
         GraphStep::Follow { from, to } => [Some(to), Some(from)],

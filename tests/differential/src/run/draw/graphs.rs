@@ -1,8 +1,8 @@
 //! Graphs that are built node by node or by stream capture.
 
 use super::Run;
-use crate::command::{Adder, Command, GraphStep, Maker, Mode, Strand};
-use crate::model::{Capture, Drawn, Graphs};
+use crate::command::{Adder, Command, GraphStep, Maker, Mode, StreamKey};
+use crate::model::{BuiltGraph, Capture, Graphs};
 
 /// Maximum number of top-level graphs of a process, and of executable ones.
 const MOST: usize = 6;
@@ -40,7 +40,7 @@ impl Run<'_> {
                 // A second executable graph must be refused.
                 let again = self.random.once_in(8);
                 let fits =
-                    |its: &Drawn| !its.nodes.is_empty() && (again || its.executable.is_none());
+                    |its: &BuiltGraph| !its.nodes.is_empty() && (again || its.executable.is_none());
                 let graphs = names(&drawn, |_, its| !its.is_part && !its.is_captured && fits(its));
                 let graph = self.random.pick(&graphs).copied();
                 graph.map(|graph| self.draw_instantiate(context, graph, &drawn))
@@ -69,7 +69,7 @@ impl Run<'_> {
     /// Draws commands for captures and for their graphs.
     pub(super) fn draw_capture(&mut self, index: usize, context: u32) -> Command {
         let drawn = self.model.processes[index].drawn.clone();
-        let captures: Vec<Strand> = drawn.captures.keys().copied().collect();
+        let captures: Vec<StreamKey> = drawn.captures.keys().copied().collect();
         let origin = self.random.pick(&captures).copied();
         match (self.random.below(8), origin) {
             (0 | 1, _) => {
@@ -110,11 +110,11 @@ impl Run<'_> {
     }
 
     /// Draws a part of a capture.
-    fn draw_recorded(&mut self, index: usize, drawn: &Graphs, origin: Strand) -> Command {
+    fn draw_recorded(&mut self, index: usize, drawn: &Graphs, origin: StreamKey) -> Command {
         let Some(capture) = drawn.captures.get(&origin) else {
             return Command::MemoryInfo { context: origin.context };
         };
-        let lanes: Vec<Strand> = capture.others.keys().copied().chain([origin]).collect();
+        let lanes: Vec<StreamKey> = capture.others.keys().copied().chain([origin]).collect();
         let lane = self.random.pick(&lanes).copied().unwrap_or(origin);
         let finish = GraphStep::Finish { lane: origin, graph: capture.graph };
         Command::Graph(match self.random.below(16) {
@@ -165,7 +165,7 @@ impl Run<'_> {
     fn draw_fork(
         &mut self,
         drawn: &Graphs,
-        origin: Strand,
+        origin: StreamKey,
         capture: &Capture,
     ) -> Option<GraphStep> {
         if let Some((other, _)) = capture.others.first_key_value() {
@@ -271,20 +271,20 @@ impl Run<'_> {
     }
 
     /// Draws a stream of a context other than its default one.
-    fn stream(&mut self, context: u32) -> Strand {
-        Strand { context, which: u8::try_from(self.random.below(STREAMS) + 1).unwrap_or(1) }
+    fn stream(&mut self, context: u32) -> StreamKey {
+        StreamKey { context, which: u8::try_from(self.random.below(STREAMS) + 1).unwrap_or(1) }
     }
 
     /// Draws a stream that is not capturing.
-    fn free_lane(&mut self, drawn: &Graphs, context: u32) -> Strand {
+    fn free_lane(&mut self, drawn: &Graphs, context: u32) -> StreamKey {
         let lane = self.stream(context);
         let is_free = self.random.once_in(2) && drawn.capture_of(lane).is_none();
-        if is_free { lane } else { Strand { context, which: 0 } }
+        if is_free { lane } else { StreamKey { context, which: 0 } }
     }
 }
 
 /// Returns the names of the graphs that satisfy `of`.
-fn names(drawn: &Graphs, of: impl Fn(u32, &Drawn) -> bool) -> Vec<u32> {
+fn names(drawn: &Graphs, of: impl Fn(u32, &BuiltGraph) -> bool) -> Vec<u32> {
     drawn.graphs.iter().filter(|(name, graph)| of(**name, graph)).map(|(name, _)| *name).collect()
 }
 

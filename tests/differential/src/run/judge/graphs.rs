@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 
 use super::{OUT_OF_MEMORY, Run};
-use crate::command::{Answer, GraphStep, Maker, Mode, Strand};
-use crate::model::{Capture, Drawn, Executable, Graphs, Node, rounded};
+use crate::command::{Answer, GraphStep, Maker, Mode, StreamKey};
+use crate::model::{BuiltGraph, Capture, Executable, Graphs, Node, rounded};
 
 /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`, `_INVALIDATED`, `_UNJOINED`.
 const UNSUPPORTED: i32 = 900;
@@ -38,7 +38,7 @@ impl Run<'_> {
         match *step {
             GraphStep::Make { graph } => {
                 ensure!(code == 0, "the graph was not made");
-                drawn.graphs.insert(graph, Drawn::default());
+                drawn.graphs.insert(graph, BuiltGraph::default());
             }
             GraphStep::Allocate { graph, key, bytes, .. } => {
                 ensure!(code == 0, "a node, which takes nothing yet, was not made");
@@ -82,7 +82,9 @@ impl Run<'_> {
             GraphStep::Condition { graph, bodies, first, .. } => {
                 ensure!(code == 0, "the conditional node was not made");
                 for body in bodies {
-                    drawn.graphs.insert(body, Drawn { is_part: true, ..Drawn::default() });
+                    drawn
+                        .graphs
+                        .insert(body, BuiltGraph { is_part: true, ..BuiltGraph::default() });
                 }
                 let [one, other] = bodies;
                 drawn.add(graph, Node::Either(if first { bodies } else { [other, one] }));
@@ -321,14 +323,14 @@ impl Run<'_> {
 }
 
 /// Returns the graph of the capture that a stream is in, and whether the capture is invalidated.
-fn about(drawn: &Graphs, lane: Strand) -> Result<(u32, bool)> {
+fn about(drawn: &Graphs, lane: StreamKey) -> Result<(u32, bool)> {
     let origin = drawn.capture_of(lane).context("the capture")?;
     let capture = drawn.captures.get(&origin).context("the capture")?;
     Ok((capture.graph, capture.is_broken))
 }
 
 /// Records that a stream has work. If another stream is the origin, that does not yet wait for it.
-fn works(drawn: &mut Graphs, lane: Strand) {
+fn works(drawn: &mut Graphs, lane: StreamKey) {
     for capture in drawn.captures.values_mut() {
         if let Some(works) = capture.others.get_mut(&lane) {
             *works = true;

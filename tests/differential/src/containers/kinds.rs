@@ -11,7 +11,7 @@ use crate::model::MIB;
 
 /// A kind of allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum AllocationKind {
     /// Linear memory.
     Linear,
     /// Pitched memory.
@@ -55,7 +55,7 @@ const MOST_FOREIGN: usize = 4;
 /// `CUDA_ERROR_NOT_SUPPORTED`.
 const NOT_SUPPORTED: i32 = 801;
 
-impl Way {
+impl AllocationKind {
     /// All kinds.
     pub const ALL: [Self; 16] = [
         Self::Linear,
@@ -92,26 +92,26 @@ impl Way {
 
 impl Tenant<'_> {
     /// Allocates more and returns whether it was granted.
-    pub(super) fn take(&mut self, index: usize, way: Way) -> Result<bool> {
+    pub(super) fn take(&mut self, index: usize, kind: AllocationKind) -> Result<bool> {
         let (context, key) = (CONTEXT, self.name());
         let mib = (self.random.below(48) + 1) * 2;
         let bytes = mib * MIB;
-        match way {
-            Way::Linear => {
+        match kind {
+            AllocationKind::Linear => {
                 let allocate = Command::Allocate { context, key, bytes };
                 self.simply(index, &allocate, Command::Free { key })
             }
-            Way::Pitched => {
+            AllocationKind::Pitched => {
                 // A pitch of 512 KiB, which every alignment of the driver leaves as it is.
                 let (width, height) = (1 << 19, 2 * mib);
                 let allocate = Command::AllocatePitch { context, key, width, height };
                 self.simply(index, &allocate, Command::Free { key })
             }
-            Way::Pooled => {
+            AllocationKind::Pooled => {
                 let allocate = Command::PoolAllocate { context, key, bytes, pool: DEFAULT_POOL };
                 self.simply(index, &allocate, Command::PoolFree { context, key })
             }
-            Way::Arrays => {
+            AllocationKind::Arrays => {
                 let (width, height) = (1024, 256 * mib);
                 let make = Command::ArrayCreate {
                     context,
@@ -124,10 +124,10 @@ impl Tenant<'_> {
                 };
                 self.simply(index, &make, Command::ArrayDestroy { context, key })
             }
-            Way::Physical => self.take_physical(index, key, bytes),
-            Way::Exported => self.take_exported(index, key, bytes),
-            Way::Graphs => self.take_graph(index, key, bytes),
-            Way::Modules => {
+            AllocationKind::Physical => self.take_physical(index, key, bytes),
+            AllocationKind::Exported => self.take_exported(index, key, bytes),
+            AllocationKind::Graphs => self.take_graph(index, key, bytes),
+            AllocationKind::Modules => {
                 let load = Command::ModuleLoad { context, module: key, bytes };
                 let granted = self.granted_with(index, Due::charged(bytes), &load)?;
                 if granted {
@@ -139,34 +139,35 @@ impl Tenant<'_> {
                 }
                 Ok(granted)
             }
-            Way::Libraries => self.take_library(index, key, bytes),
-            Way::Contexts => self.take_context(index, key, bytes),
-            Way::Green => self.take_green(index, key, bytes),
-            Way::Multicast => self.take_bound(index, key, bytes, false),
-            Way::Endpoints => self.take_bound(index, key, bytes, true),
-            Way::Sparse => self.take_tiled(index, key, bytes),
-            Way::External => {
+            AllocationKind::Libraries => self.take_library(index, key, bytes),
+            AllocationKind::Contexts => self.take_context(index, key, bytes),
+            AllocationKind::Green => self.take_green(index, key, bytes),
+            AllocationKind::Multicast => self.take_bound(index, key, bytes, false),
+            AllocationKind::Endpoints => self.take_bound(index, key, bytes, true),
+            AllocationKind::Sparse => self.take_tiled(index, key, bytes),
+            AllocationKind::External => {
                 let foreign =
                     |back: &[Command]| matches!(back.last(), Some(Command::ForeignFree { .. }));
                 let has = self.processes[index]
-                    .things
+                    .holdings
                     .iter()
                     .filter(|thing| foreign(&thing.back))
                     .count();
                 if has < MOST_FOREIGN && self.random.once_in(4) {
                     self.take_foreign(index, key, bytes)
                 } else {
-                    self.take(index, Way::Linear)
+                    self.take(index, AllocationKind::Linear)
                 }
             }
-            Way::Mixed => {
+            AllocationKind::Mixed => {
                 let managed = Command::AllocateManaged { context, bytes };
                 self.refused(index, &managed, NOT_SUPPORTED)?;
-                let ways =
-                    Way::ALL.into_iter().filter(|way| !matches!(way, Way::Mixed | Way::Exported));
-                let ways: Vec<Way> = ways.collect();
-                let way = self.random.pick(&ways).copied().unwrap_or(Way::Linear);
-                self.take(index, way)
+                let kinds = AllocationKind::ALL.into_iter().filter(|kind| {
+                    !matches!(kind, AllocationKind::Mixed | AllocationKind::Exported)
+                });
+                let kinds: Vec<AllocationKind> = kinds.collect();
+                let kind = self.random.pick(&kinds).copied().unwrap_or(AllocationKind::Linear);
+                self.take(index, kind)
             }
         }
     }
@@ -282,7 +283,7 @@ impl Tenant<'_> {
             [Command::GreenDestroy { green }] => Some(*green),
             _ => None,
         };
-        let greens = self.processes[index].things.iter().filter_map(|thing| green(&thing.back));
+        let greens = self.processes[index].holdings.iter().filter_map(|thing| green(&thing.back));
         let greens: Vec<u32> = greens.collect();
         match self.random.pick(&greens).copied() {
             Some(green) if greens.len() >= MOST_GREENS || !self.random.once_in(8) => {
