@@ -49,7 +49,12 @@ struct Arguments {
     json: bool,
     /// Cost of a context switch on the simulated GPU, in microseconds: 100 as on a GV100; 30 is the
     /// lowest published. It is `switch_us` in the result; the keys do not change.
-    #[arg(long, default_value_t = USUAL_SWITCH, value_name = "US", value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    #[arg(
+        long,
+        default_value_t = USUAL_SWITCH,
+        value_name = "US",
+        value_parser = clap::value_parser!(u32).range(0..=10_000)
+    )]
     switch_us: u32,
     /// Folder of the built files.
     #[arg(long, env = "CGPU_DIST", default_value = "target/dist")]

@@ -204,7 +204,9 @@ fn runc(place: &Place) -> Result<f64> {
         fs::create_dir(&bundle)?;
         let config = json!({
             "ociVersion": "1.0.2",
-            "process": {"user": {"uid": 0, "gid": 0}, "args": ["true"], "env": variables, "cwd": "/"},
+            "process": {
+                "user": {"uid": 0, "gid": 0}, "args": ["true"], "env": variables, "cwd": "/",
+            },
             "root": {"path": place.at("rootfs"), "readonly": true},
             "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
             "linux": {"namespaces": namespaces}

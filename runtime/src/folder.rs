@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   containers/<id>/  use grant doorbell  the region     in the container: /run/cgpu, read-only
-//!                     limits              its limits                       but for `use`, `refused`
+//!                     limits              its limits                      but for `use`, `refused`
 //!                     refused             why its shim refused
 //!                     ld.so.preload       in the container: /etc/ld.so.preload
 //!                     libcgpu.so sim/     mount points
@@ -100,8 +100,8 @@ pub struct FolderSpec<'a> {
     pub gpus: &'a [GpuCapacity],
     /// Limits may add up to more than a GPU has.
     pub overcommit: bool,
-    /// Our process, or the program that replaces it, ends only when the container's first process is
-    /// recorded, or when there will be none.
+    /// Our process, or the program that replaces it, ends only when the container's first process
+    /// is recorded, or when there will be none.
     pub stays: bool,
     /// The monitor did not answer in time.
     pub monitor_hangs: bool,
@@ -300,8 +300,8 @@ impl Folder {
             return is_ours && tmpfs::mounts_for_host();
         };
         // The creator became the next runtime (`run`), which may have refused without removing the
-        // folder. It records the first process before it ends: in this order, a missing first process
-        // means that there will be none.
+        // folder. It records the first process before it ends: in this order, a missing first
+        // process means that there will be none.
         let has_creator_ended = record.creator.is_some_and(|creator| !creator.is_alive());
         if self.is_alive() {
             return false;

@@ -199,8 +199,8 @@ impl Report {
         );
         for tenant in &self.tenants {
             text += &format!(
-                "{}  Tenant {} has a limit of {} MiB. Its two processes allocated {} MiB together; then both got the \
-                 ordinary out-of-memory error.\n",
+                "{}  Tenant {} has a limit of {} MiB. Its two processes allocated {} MiB \
+                 together; then both got the ordinary out-of-memory error.\n",
                 mark(tenant.limit_held && tenant.limit_reached),
                 tenant.name,
                 tenant.limit_mib,
@@ -229,8 +229,8 @@ impl Report {
             self.share_error_pct
         );
         text += &format!(
-            "{}  Together they did {:.1} % of the work that one process does alone ({:.1} to {:.1} % in {} rounds; bound \
-             {AGGREGATE_PCT} % for this build).\n",
+            "{}  Together they did {:.1} % of the work that one process does alone ({:.1} to {:.1} % \
+             in {} rounds; bound {AGGREGATE_PCT} % for this build).\n",
             mark(self.aggregate_holds()),
             self.aggregate(),
             self.aggregate_pct[0],

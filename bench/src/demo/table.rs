@@ -27,8 +27,8 @@ pub(crate) fn lines(elapsed: Duration, status: &Status) -> String {
             // Writing to a string cannot fail.
             let _ = writeln!(
                 text,
-                "  {:>4.1} s  tenant {:<4} weight {:<2} memory {:>6} of {:>6} MiB   share set {:>5.1} %  measured {}  \
-                 turns {:>5}  launches {:>7}",
+                "  {:>4.1} s  tenant {:<4} weight {:<2} memory {:>6} of {:>6} MiB   \
+                 share set {:>5.1} %  measured {}  turns {:>5}  launches {:>7}",
                 elapsed.as_secs_f64(),
                 container.name,
                 container.weight,

@@ -174,7 +174,8 @@ impl Gpu {
                     .count();
                 let run = turn.start + tuning.min_run;
                 let run = if back > 0 && run > now { run } else { Nanos::MAX };
-                // Silence that is over and has not closed the turn will not: the holder is distrusted.
+                // Silence that is over and has not closed the turn will not close it: the holder is
+                // distrusted.
                 let quiet = if close && quiet > now { quiet } else { Nanos::MAX };
                 (turn.end - self.lead(now, holder))
                     .min(quiet)

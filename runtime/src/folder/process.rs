@@ -64,7 +64,8 @@ pub(super) fn own_namespace() -> u64 {
 /// Whether a PID namespace may have a process.
 ///
 /// A namespace without one has ended for good, with all below it. Only from the initial namespace
-/// can this be seen, and only if `hidepid` hides no process from us: then we may read its process 1.
+/// can this be seen, and only if `hidepid` hides no process from us: then we may read its process
+/// 1.
 /// A process whose namespace cannot be read may be of any.
 pub(super) fn may_have_process(namespace: u64, initial: u64, proc: &Path) -> bool {
     let Ok(mut processes) = fs::read_dir(proc) else { return true };

@@ -353,8 +353,8 @@ fn no_gpu_is_off() {
 fn every_malformed_value_is_refused_with_its_message() {
     let two = gpus(&[15109, 23028]);
     let container = "ALIYUN_COM_GPU_MEM_CONTAINER";
-    let numbers = "expected whole numbers joined by commas, one for each GPU, such as `3` or `3,1`; \
-                   correct it, or unset ALIYUN_COM_GPU_MEM_CONTAINER to run without a limit";
+    let numbers = "expected whole numbers joined by commas, one for each GPU, such as `3` or \
+                   `3,1`; correct it, or unset ALIYUN_COM_GPU_MEM_CONTAINER to run without a limit";
     for value in [
         "abc",
         "-1",

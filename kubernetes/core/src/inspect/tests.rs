@@ -142,7 +142,8 @@ fn pod_bound_without_a_gpu_is_pending() {
     assert_eq!(
         table(&cluster),
         "\
-NAME           IPADDRESS      GPU0(Allocated/Total)  GPU1(Allocated/Total)  PENDING(Allocated)  GPU Memory(GiB)
+NAME           IPADDRESS      GPU0(Allocated/Total)  GPU1(Allocated/Total)  PENDING(Allocated)  \
+GPU Memory(GiB)
 sd-cluster-04  192.168.1.214  0/14                   0/0                    3                   3/14
 sd-cluster-05  192.168.1.215  2/14                   0/0                                        2/14
 three          unknown        0/14                   0/22                                       0/36

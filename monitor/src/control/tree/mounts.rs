@@ -95,7 +95,8 @@ mod tests {
         let list = "22 1 0:20 / /run rw shared:2 - tmpfs tmpfs rw\n\
                     30 22 0:40 / /run/cgpu_km rw - fuse.cgpu cgpu:/run/cgpu rw\n\
                     31 30 0:41 / /run/cgpu_km rw - fuse.cgpu cgpu:/other rw\n\
-                    32 22 0:42 / /run/a\\040b rw shared:3 master:1 - fuse.cgpu cgpu:/run/a\\040b rw\n";
+                    32 22 0:42 / /run/a\\040b rw shared:3 master:1 - fuse.cgpu \
+                    cgpu:/run/a\\040b rw\n";
         assert_eq!(find(list, Path::new("/run/cgpu_km")).as_deref(), Some("cgpu:/other"));
         assert_eq!(find(list, Path::new("/run/a b")).as_deref(), Some("cgpu:/run/a b"));
         assert_eq!(find(list, Path::new("/run/cgpu")), None);
