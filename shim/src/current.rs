@@ -19,10 +19,21 @@ pub(crate) fn current(tenant: &Tenant) -> Option<Context> {
 
 #[inline]
 pub(crate) fn current_handle() -> Option<CUcontext> {
-    let mut context = CUcontext::NULL;
     // SAFETY: the handle is writable.
-    let answer = unsafe { driver::cuCtxGetCurrent(&raw mut context) };
-    (answer == CUresult::SUCCESS && !context.is_null()).then_some(context)
+    let context = driver::get(|context| unsafe { driver::cuCtxGetCurrent(context) });
+    context.ok().filter(|context| !context.is_null())
+}
+
+/// Returns the current context's device, or the driver's error.
+pub(crate) fn current_device() -> Result<DriverOrdinal, CUresult> {
+    // SAFETY: the device is writable.
+    driver::get(|device| unsafe { driver::cuCtxGetDevice(device) }).map(DriverOrdinal)
+}
+
+/// Makes the context current that was so before the last push.
+pub(crate) fn pop() {
+    // SAFETY: the handle is writable. The result does not matter.
+    let _ = driver::get(|popped| unsafe { driver::cuCtxPopCurrent_v2(popped) });
 }
 
 #[inline]
@@ -33,12 +44,10 @@ pub(crate) fn known(tenant: &Tenant, current: CUcontext) -> Option<Context> {
 /// Registers a context whose creation was not seen.
 #[cold]
 fn adopt(tenant: &Tenant, context: CUcontext) -> Option<Context> {
-    let mut device = DriverOrdinal::default();
-    // SAFETY: the device is writable.
-    if unsafe { driver::cuCtxGetDevice(&raw mut device.0) } != CUresult::SUCCESS {
+    let Ok(device) = current_device() else {
         tenant.count(Reason::ForeignContext);
         return None;
-    }
+    };
     let Some(gpu) = process::devices(tenant).gpu(device) else {
         tenant.count(Reason::NativeGpu);
         return None;

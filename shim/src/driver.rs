@@ -34,6 +34,16 @@ pub(crate) fn has(row: usize) -> bool {
     !DRIVER.look_up(row).is_null()
 }
 
+/// Returns the value that `call` writes if it succeeds, or else its error.
+#[inline]
+pub(crate) fn get<T: Default>(call: impl FnOnce(*mut T) -> CUresult) -> Result<T, CUresult> {
+    let mut value = T::default();
+    match call(&raw mut value) {
+        CUresult::SUCCESS => Ok(value),
+        answer => Err(answer),
+    }
+}
+
 #[cold]
 fn absent() -> CUresult {
     state::count(Reason::MissingFunction);

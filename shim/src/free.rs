@@ -20,6 +20,7 @@ use cgpu_abi::types::{CUcontext, CUresult};
 use cgpu_memory::{Bytes, DeviceIndex, Tenant};
 use cgpu_shm::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::current::{current_device, pop};
 use crate::devices::DriverOrdinal;
 use crate::order::RelaxedCapture;
 use crate::{captures, driver, gpus, nvml_uses};
@@ -29,6 +30,11 @@ use crate::{captures, driver, gpus, nvml_uses};
 pub(crate) fn of_current() -> Option<Bytes> {
     // A global-mode capture may forbid the query.
     let _unbound = captures::any_global().then(RelaxedCapture::begin);
+    reported()
+}
+
+/// Returns the same, in whatever capture mode the thread is.
+pub(crate) fn reported() -> Option<Bytes> {
     let (mut free, mut total) = (0, 0);
     // SAFETY: both variables are writable.
     let answer = unsafe { driver::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
@@ -74,9 +80,7 @@ pub(crate) fn of_context(context: CUcontext) -> Option<Bytes> {
         return None;
     }
     let free = of_current();
-    let mut popped = CUcontext::NULL;
-    // SAFETY: the handle is writable; the context pushed above is on top.
-    let _ = unsafe { driver::cuCtxPopCurrent_v2(&raw mut popped) };
+    pop();
     free
 }
 
@@ -108,7 +112,7 @@ impl<'a> Gauge<'a> {
             self.measure.set(measure);
             free
         };
-        if current_device() == Some(self.device) {
+        if current_device() == Ok(self.device) {
             return by(Measure::Current, of_current());
         }
         if nvml_uses::is_started() {
@@ -138,17 +142,7 @@ impl<'a> Gauge<'a> {
 
     /// Returns an upper bound: what would be free if only this container used the device.
     fn unaccounted(&self) -> Option<Bytes> {
-        let mut total = 0;
-        // SAFETY: the total is writable.
-        let answer = unsafe { driver::cuDeviceTotalMem_v2(&raw mut total, self.device.0) };
-        (answer == CUresult::SUCCESS)
-            .then(|| Bytes(total as u64) - self.tenant.view().usage(self.gpu).total())
+        let total = gpus::driver_total(self.device)?;
+        Some(total - self.tenant.view().usage(self.gpu).total())
     }
-}
-
-fn current_device() -> Option<DriverOrdinal> {
-    let mut device = DriverOrdinal::default();
-    // SAFETY: the device is writable.
-    let answer = unsafe { driver::cuCtxGetDevice(&raw mut device.0) };
-    (answer == CUresult::SUCCESS).then_some(device)
 }

@@ -25,7 +25,7 @@ use cgpu_memory::{ContextId, DeviceIndex, Tenant};
 use cgpu_shm::atomic::{AtomicPtr, AtomicU32, Ordering, Ordering::Relaxed};
 use tracing::debug;
 
-use self::markers::{Markers, accepted};
+use self::markers::Markers;
 use crate::order::Order;
 use crate::{boundary, captures, current, driver, process};
 
@@ -265,12 +265,7 @@ fn report_completion(synchronized: Synchronized) {
     if !own.gate.wants_completion(thread) {
         return;
     }
-    let mut current = CUcontext::NULL;
-    // SAFETY: the handle is writable.
-    if accepted(unsafe { driver::cuCtxGetCurrent(&raw mut current) }).is_err() || current.is_null()
-    {
-        return;
-    }
+    let Some(current) = current::current_handle() else { return };
     let stream = match synchronized {
         Synchronized::Current => None,
         Synchronized::Context(context) if context == current || context.is_null() => None,
@@ -336,9 +331,8 @@ impl LaunchContext {
     /// Returns the context of the launch's stream, or the current one. None: the driver will refuse
     /// the launch, or its GPU is not shared.
     fn of(tenant: &Tenant, launch: &Launch) -> Option<Self> {
-        let mut current = CUcontext::NULL;
         // SAFETY: the handle is writable.
-        accepted(unsafe { driver::cuCtxGetCurrent(&raw mut current) }).ok()?;
+        let current = driver::get(|current| unsafe { driver::cuCtxGetCurrent(current) }).ok()?;
         let named = launch.by_stream.then(|| Order::context_of(launch.stream)).flatten();
         let handle = named.unwrap_or(current);
         if handle.is_null() {
@@ -358,9 +352,7 @@ impl LaunchContext {
             && unsafe { driver::cuCtxPushCurrent_v2(self.handle) } == CUresult::SUCCESS;
         let done = what();
         if pushed {
-            let mut popped = CUcontext::NULL;
-            // SAFETY: the handle is writable; the context pushed above is on top.
-            let _ = unsafe { driver::cuCtxPopCurrent_v2(&raw mut popped) };
+            current::pop();
         }
         done
     }

@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_int, c_uint};
 
 use cgpu_abi::nvml_types::{nvmlDevice_t, nvmlMemory_t, nvmlPciInfo_t, nvmlReturn_t};
-use cgpu_abi::types::{CUresult, CUuuid};
+use cgpu_abi::types::CUresult;
 use cgpu_memory::{Bytes, Found, GpuInfo, MonitorInventory, System, Tenant, Uuid};
 
 use crate::devices::{Devices, DriverOrdinal};
@@ -46,9 +46,12 @@ pub(crate) fn inventory(trigger: Trigger) -> Found {
 }
 
 pub(crate) fn driver_is_initialised() -> bool {
-    let mut count = 0;
+    driver_count().is_ok()
+}
+
+fn driver_count() -> Result<c_int, CUresult> {
     // SAFETY: the count is writable.
-    unsafe { driver::cuDeviceGetCount(&raw mut count) == CUresult::SUCCESS }
+    driver::get(|count| unsafe { driver::cuDeviceGetCount(count) })
 }
 
 pub(crate) fn driver_has_gpus() -> bool {
@@ -81,38 +84,34 @@ pub(crate) fn instances_of(gpu: nvmlDevice_t) -> impl Iterator<Item = nvmlDevice
 }
 
 fn devices() -> impl Iterator<Item = DriverOrdinal> {
-    let mut count: c_int = 0;
-    // SAFETY: the count is writable.
-    let answer = unsafe { driver::cuDeviceGetCount(&raw mut count) };
-    let count = if answer == CUresult::SUCCESS { count } else { 0 };
-    (0..count).filter_map(|place| {
-        let mut device = DriverOrdinal::default();
+    (0..driver_count().unwrap_or(0)).filter_map(|place| {
         // SAFETY: the device is writable.
-        (unsafe { driver::cuDeviceGet(&raw mut device.0, place) } == CUresult::SUCCESS)
-            .then_some(device)
+        let device = driver::get(|device| unsafe { driver::cuDeviceGet(device, place) });
+        device.ok().map(DriverOrdinal)
     })
 }
 
 /// Returns the device's UUID; a MIG instance's own if the driver is new enough.
 fn driver_uuid(device: DriverOrdinal) -> Option<Uuid> {
-    let mut uuid = CUuuid::default();
     // SAFETY: the UUID is writable.
-    let mut answer = unsafe { driver::cuDeviceGetUuid_v2(&raw mut uuid, device.0) };
-    if answer == CUresult::ERROR_NOT_SUPPORTED {
+    let mut uuid = driver::get(|uuid| unsafe { driver::cuDeviceGetUuid_v2(uuid, device.0) });
+    if uuid == Err(CUresult::ERROR_NOT_SUPPORTED) {
         // SAFETY: the UUID is writable.
-        answer = unsafe { driver::cuDeviceGetUuid(&raw mut uuid, device.0) };
+        uuid = driver::get(|uuid| unsafe { driver::cuDeviceGetUuid(uuid, device.0) });
     }
-    (answer == CUresult::SUCCESS).then_some(Uuid(uuid.bytes))
+    uuid.ok().map(|uuid| Uuid(uuid.bytes))
 }
 
 fn driver_gpu(device: DriverOrdinal) -> Option<GpuInfo> {
     let uuid = driver_uuid(device)?;
-    let mut total = 0_usize;
+    let order = driver_order(device) << INSTANCE_BITS;
+    Some(GpuInfo { uuid, total: driver_total(device)?, order })
+}
+
+pub(crate) fn driver_total(device: DriverOrdinal) -> Option<Bytes> {
     // SAFETY: the total is writable.
-    if unsafe { driver::cuDeviceTotalMem_v2(&raw mut total, device.0) } != CUresult::SUCCESS {
-        return None;
-    }
-    Some(GpuInfo { uuid, total: Bytes(total as u64), order: driver_order(device) << INSTANCE_BITS })
+    let total = driver::get(|total| unsafe { driver::cuDeviceTotalMem_v2(total, device.0) });
+    total.ok().map(|total| Bytes(total as u64))
 }
 
 fn driver_order(device: DriverOrdinal) -> u64 {
@@ -199,37 +198,28 @@ fn is_partitioned(gpu: nvmlDevice_t) -> bool {
 
 /// Returns the MIG instances of a partitioned GPU, with their places from 1.
 fn instances(gpu: nvmlDevice_t) -> impl Iterator<Item = (nvmlDevice_t, u64)> {
-    let mut most: c_uint = 0;
     // SAFETY: the count is writable.
-    let answer = unsafe { nvml::nvmlDeviceGetMaxMigDeviceCount(gpu, &raw mut most) };
-    let most = if answer == nvmlReturn_t::SUCCESS { most } else { 0 };
+    let most = nvml::get(|most| unsafe { nvml::nvmlDeviceGetMaxMigDeviceCount(gpu, most) });
     // An order has no room for more; a GPU has at most 7.
-    let places = (0..most).zip(1..=GpuInfo::INSTANCE);
+    let places = (0..most.unwrap_or(0)).zip(1..=GpuInfo::INSTANCE);
     places.filter_map(move |(index, place)| {
-        let mut handle = nvmlDevice_t::NULL;
         // SAFETY: the handle is writable.
-        let answer =
-            unsafe { nvml::nvmlDeviceGetMigDeviceHandleByIndex(gpu, index, &raw mut handle) };
-        (answer == nvmlReturn_t::SUCCESS).then_some((handle, place))
+        nvml::get(|handle| unsafe { nvml::nvmlDeviceGetMigDeviceHandleByIndex(gpu, index, handle) })
+            .ok()
+            .map(|handle| (handle, place))
     })
 }
 
-fn nvml_memory(handle: nvmlDevice_t) -> Option<nvmlMemory_t> {
-    let mut memory = nvmlMemory_t::default();
+pub(crate) fn nvml_memory(handle: nvmlDevice_t) -> Option<nvmlMemory_t> {
     // SAFETY: the record is writable.
-    let answer = unsafe { nvml::nvmlDeviceGetMemoryInfo(handle, &raw mut memory) };
-    (answer == nvmlReturn_t::SUCCESS).then_some(memory)
+    nvml::get(|memory| unsafe { nvml::nvmlDeviceGetMemoryInfo(handle, memory) }).ok()
 }
 
 fn handles() -> impl Iterator<Item = nvmlDevice_t> {
-    let mut count: c_uint = 0;
     // SAFETY: the count is writable.
-    let answer = unsafe { nvml::nvmlDeviceGetCount_v2(&raw mut count) };
-    let count = if answer == nvmlReturn_t::SUCCESS { count } else { 0 };
-    (0..count).filter_map(|index| {
-        let mut handle = nvmlDevice_t::NULL;
+    let count = nvml::get(|count| unsafe { nvml::nvmlDeviceGetCount_v2(count) });
+    (0..count.unwrap_or(0)).filter_map(|index| {
         // SAFETY: the handle is writable.
-        let answer = unsafe { nvml::nvmlDeviceGetHandleByIndex_v2(index, &raw mut handle) };
-        (answer == nvmlReturn_t::SUCCESS).then_some(handle)
+        nvml::get(|handle| unsafe { nvml::nvmlDeviceGetHandleByIndex_v2(index, handle) }).ok()
     })
 }

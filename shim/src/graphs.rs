@@ -1,7 +1,6 @@
 //! Graphs as the driver shows them: what a graph can allocate on each GPU, and what GPUs have
 //! reserved for graphs.
 
-use core::ffi::c_void;
 use core::ptr;
 use std::collections::TryReserveError;
 
@@ -67,11 +66,11 @@ fn device(pool: PoolId) -> Option<DriverOrdinal> {
 fn attribute(pool: PoolId, name: CUgraphMem_attribute) -> Option<Bytes> {
     let device = device(pool)?;
     let _unbound = RelaxedCapture::begin();
-    let mut number = 0_u64;
-    let value = ptr::from_mut(&mut number).cast::<c_void>();
-    // SAFETY: the value of this attribute is a 64-bit number, for which there is room.
-    let answer = unsafe { driver::cuDeviceGetGraphMemAttribute(device.0, name, value) };
-    (answer == CUresult::SUCCESS).then_some(Bytes(number))
+    let read = |number: *mut u64| {
+        // SAFETY: the value of this attribute is a 64-bit number, for which there is room.
+        unsafe { driver::cuDeviceGetGraphMemAttribute(device.0, name, number.cast()) }
+    };
+    driver::get(read).ok().map(Bytes)
 }
 
 /// Reason why a graph is not instantiated.
@@ -143,17 +142,13 @@ fn nodes(graph: CUgraph) -> Result<Vec<CUgraphNode>, TryReserveError> {
 }
 
 fn kind(node: CUgraphNode) -> Option<CUgraphNodeType> {
-    let mut kind = CU_GRAPH_NODE_TYPE_EMPTY;
     // SAFETY: the kind is writable; the driver has given the node.
-    let answer = unsafe { driver::cuGraphNodeGetType(node, &raw mut kind) };
-    (answer == CUresult::SUCCESS).then_some(kind)
+    driver::get(|kind| unsafe { driver::cuGraphNodeGetType(node, kind) }).ok()
 }
 
 fn child(node: CUgraphNode) -> Option<CUgraph> {
-    let mut graph = CUgraph::NULL;
     // SAFETY: the handle is writable; by the driver's answer the node is a child graph.
-    let answer = unsafe { driver::cuGraphChildGraphNodeGetGraph(node, &raw mut graph) };
-    (answer == CUresult::SUCCESS).then_some(graph)
+    driver::get(|graph| unsafe { driver::cuGraphChildGraphNodeGetGraph(node, graph) }).ok()
 }
 
 /// Returns what a node allocates, if an accounted GPU is charged for it.

@@ -11,6 +11,17 @@ use cgpu_memory::Reason;
 use crate::library::NVML;
 use crate::state;
 
+/// Returns the value that `call` writes if it succeeds, or else its error.
+pub(crate) fn get<T: Default>(
+    call: impl FnOnce(*mut T) -> nvmlReturn_t,
+) -> Result<T, nvmlReturn_t> {
+    let mut value = T::default();
+    match call(&raw mut value) {
+        nvmlReturn_t::SUCCESS => Ok(value),
+        answer => Err(answer),
+    }
+}
+
 #[cold]
 fn absent() -> nvmlReturn_t {
     state::count(Reason::MissingFunction);

@@ -3,6 +3,7 @@
 use cgpu_abi::types::*;
 use cgpu_memory::Lane;
 
+use crate::current::current_handle;
 use crate::driver;
 
 /// Handles of default streams besides null: the context's, and the thread's own.
@@ -57,42 +58,32 @@ impl Order {
     }
 
     fn capture_status(self) -> Result<CUstreamCaptureStatus, CUresult> {
-        let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
-        let answer = if self.per_thread {
-            // SAFETY: the status is writable; the program is making a call with this stream.
-            unsafe { driver::cuStreamIsCapturing_ptsz(self.stream, &raw mut status) }
+        let query = if self.per_thread {
+            driver::cuStreamIsCapturing_ptsz
         } else {
-            // SAFETY: as above.
-            unsafe { driver::cuStreamIsCapturing(self.stream, &raw mut status) }
+            driver::cuStreamIsCapturing
         };
-        if answer == CUresult::SUCCESS { Ok(status) } else { Err(answer) }
+        // SAFETY: the status is writable; the program is making a call with this stream.
+        driver::get(|status| unsafe { query(self.stream, status) })
     }
 
     pub(crate) fn is_busy(self) -> bool {
         let _unbound = RelaxedCapture::begin();
-        let answer = if self.per_thread {
-            // SAFETY: the program is making a call with this stream.
-            unsafe { driver::cuStreamQuery_ptsz(self.stream) }
-        } else {
-            // SAFETY: as above.
-            unsafe { driver::cuStreamQuery(self.stream) }
-        };
-        answer == CUresult::ERROR_NOT_READY
+        let query =
+            if self.per_thread { driver::cuStreamQuery_ptsz } else { driver::cuStreamQuery };
+        // SAFETY: the program is making a call with this stream.
+        unsafe { query(self.stream) == CUresult::ERROR_NOT_READY }
     }
 
     /// Frees memory that the program has not seen. Tries again if the driver refuses, because no
     /// other call will free it.
     pub(crate) fn free(self, address: CUdeviceptr) {
         const TRIES: u32 = 3;
+        let free =
+            if self.per_thread { driver::cuMemFreeAsync_ptsz } else { driver::cuMemFreeAsync };
         for _ in 0..TRIES {
-            let answer = if self.per_thread {
-                // SAFETY: the driver returned the address, and the program has not seen it.
-                unsafe { driver::cuMemFreeAsync_ptsz(address, self.stream) }
-            } else {
-                // SAFETY: as above.
-                unsafe { driver::cuMemFreeAsync(address, self.stream) }
-            };
-            if answer == CUresult::SUCCESS {
+            // SAFETY: the driver returned the address, and the program has not seen it.
+            if unsafe { free(address, self.stream) } == CUresult::SUCCESS {
                 break;
             }
         }
@@ -104,13 +95,10 @@ impl Order {
     ///
     /// `function` may be called with `data` once, at any later time and in any thread.
     pub(crate) unsafe fn call(self, function: CUhostFn, data: *mut c_void) -> CUresult {
-        if self.per_thread {
-            // SAFETY: the caller guarantees the function and its data.
-            unsafe { driver::cuLaunchHostFunc_ptsz(self.stream, function, data) }
-        } else {
-            // SAFETY: as above.
-            unsafe { driver::cuLaunchHostFunc(self.stream, function, data) }
-        }
+        let call =
+            if self.per_thread { driver::cuLaunchHostFunc_ptsz } else { driver::cuLaunchHostFunc };
+        // SAFETY: the caller guarantees the function and its data.
+        unsafe { call(self.stream, function, data) }
     }
 }
 
@@ -120,19 +108,15 @@ impl Order {
         if stream.0 <= CU_STREAM_PER_THREAD {
             return None;
         }
-        let mut context = CUcontext::NULL;
         // SAFETY: the handle is writable; the program is making a call with this stream.
-        let answer = unsafe { driver::cuStreamGetCtx(stream, &raw mut context) };
-        (answer == CUresult::SUCCESS && !context.is_null()).then_some(context)
+        let context = driver::get(|context| unsafe { driver::cuStreamGetCtx(stream, context) });
+        context.ok().filter(|context| !context.is_null())
     }
 }
 
 fn current() -> usize {
-    let mut context = CUcontext::NULL;
-    // SAFETY: the handle is writable. Without a context there is no default stream, and the
-    // program's call will fail.
-    let _ = unsafe { driver::cuCtxGetCurrent(&raw mut context) };
-    context.0
+    // Without a context there is no default stream, and the program's call will fail.
+    current_handle().unwrap_or_default().0
 }
 
 /// Relaxed capture mode of the calling thread: while this exists, the thread may make calls that

@@ -6,9 +6,10 @@ use core::ptr;
 use cgpu_abi::types::*;
 use cgpu_memory::{Bytes, ContextId, DeviceIndex, PoolDriver, PoolId, Tenant};
 
+use crate::current::current_device;
 use crate::devices::DriverOrdinal;
 use crate::driver;
-use crate::order::RelaxedCapture;
+use crate::order::{Order, RelaxedCapture};
 use crate::process;
 
 #[derive(Debug)]
@@ -92,29 +93,22 @@ impl Source {
 }
 
 pub(crate) fn default_pool(device: DriverOrdinal) -> Option<CUmemoryPool> {
-    let mut pool = CUmemoryPool::NULL;
     // SAFETY: the handle is writable.
-    let answer = unsafe { driver::cuDeviceGetDefaultMemPool(&raw mut pool, device.0) };
-    (answer == CUresult::SUCCESS).then_some(pool)
+    driver::get(|pool| unsafe { driver::cuDeviceGetDefaultMemPool(pool, device.0) }).ok()
 }
 
 pub(crate) fn pool_of(address: CUdeviceptr) -> Option<CUmemoryPool> {
-    let mut pool = CUmemoryPool::NULL;
-    let place = ptr::from_mut(&mut pool).cast::<c_void>();
-    // SAFETY: the value of this attribute is a handle, for which there is room.
-    let answer = unsafe {
-        driver::cuPointerGetAttribute(place, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address)
+    let read = |pool: *mut CUmemoryPool| {
+        let name = CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE;
+        // SAFETY: the value of this attribute is a handle, for which there is room.
+        unsafe { driver::cuPointerGetAttribute(pool.cast(), name, address) }
     };
-    (answer == CUresult::SUCCESS && pool != CUmemoryPool::NULL).then_some(pool)
+    driver::get(read).ok().filter(|pool| !pool.is_null())
 }
 
 pub(crate) fn current_pool(device: DriverOrdinal) -> Result<CUmemoryPool, CUresult> {
-    let mut pool = CUmemoryPool::NULL;
     // SAFETY: the handle is writable.
-    match unsafe { driver::cuDeviceGetMemPool(&raw mut pool, device.0) } {
-        CUresult::SUCCESS => Ok(pool),
-        answer => Err(answer),
-    }
+    driver::get(|pool| unsafe { driver::cuDeviceGetMemPool(pool, device.0) })
 }
 
 /// Makes a pool whose destruction is pending keep no memory and be no device's current one, as if
@@ -165,42 +159,29 @@ fn retire_from_domain(pool: CUmemoryPool) {
 
 #[inline]
 pub(crate) fn device_of(tenant: &Tenant, stream: CUstream) -> Result<DriverOrdinal, CUresult> {
-    /// The greatest handle of a default stream: null, legacy, per-thread.
-    const LAST_DEFAULT: usize = 2;
     let devices = process::devices(tenant);
     if let Some(device) = devices.only() {
         return Ok(device);
     }
-    if stream.0 > LAST_DEFAULT
-        && let Some(device) = device_of_created(tenant, stream)
-    {
+    if let Some(device) = device_of_created(tenant, stream) {
         return Ok(device);
     }
-    let mut device = DriverOrdinal::default();
-    // SAFETY: the device is writable.
-    match unsafe { driver::cuCtxGetDevice(&raw mut device.0) } {
-        CUresult::SUCCESS => Ok(device),
-        answer => Err(answer),
-    }
+    current_device()
 }
 
 /// Returns the device of a created stream, which is independent of the current context.
 fn device_of_created(tenant: &Tenant, stream: CUstream) -> Option<DriverOrdinal> {
-    let mut context = CUcontext::NULL;
-    // SAFETY: the handle is writable; the program is making a call with this stream.
-    if unsafe { driver::cuStreamGetCtx(stream, &raw mut context) } != CUresult::SUCCESS {
-        return None;
-    }
+    let context = Order::context_of(stream)?;
     let gpu = tenant.contexts().find(ContextId(context.0))?.gpu();
     process::devices(tenant).of_gpu(gpu)
 }
 
 /// Returns an attribute of a pool: a number of 64 bits, or of 32, for which the rest is zero.
 fn attribute(pool: CUmemoryPool, name: CUmemPool_attribute) -> Option<u64> {
-    let mut number = 0_u64;
-    let value = ptr::from_mut(&mut number).cast::<c_void>();
-    // SAFETY: no attribute is larger than 64 bits; the program or the accounting guarantees that
-    // the pool exists.
-    let answer = unsafe { driver::cuMemPoolGetAttribute(pool, name, value) };
-    (answer == CUresult::SUCCESS).then_some(number)
+    let read = |number: *mut u64| {
+        // SAFETY: no attribute is larger than 64 bits; the program or the accounting guarantees
+        // that the pool exists.
+        unsafe { driver::cuMemPoolGetAttribute(pool, name, number.cast()) }
+    };
+    driver::get(read).ok()
 }

@@ -35,17 +35,15 @@ impl Driver for Markers {
             // Drivers before 10.0 have no captures.
             return false;
         }
-        let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
-        let handle = CUstream(stream.handle);
-        let answer = if stream.per_thread {
-            // SAFETY: the program launches into the stream now; the status is writable.
-            unsafe { driver::cuStreamIsCapturing_ptsz(handle, &raw mut status) }
+        let query = if stream.per_thread {
+            driver::cuStreamIsCapturing_ptsz
         } else {
-            // SAFETY: as above.
-            unsafe { driver::cuStreamIsCapturing(handle, &raw mut status) }
+            driver::cuStreamIsCapturing
         };
+        // SAFETY: the program launches into the stream now; the status is writable.
+        let status = driver::get(|status| unsafe { query(CUstream(stream.handle), status) });
         // A refused query (906: another stream's capture forbids it) counts as capturing.
-        let capturing = answer != CUresult::SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+        let capturing = status != Ok(CU_STREAM_CAPTURE_STATUS_NONE);
         if capturing && !captures::is_known() {
             note_unknown_capture();
         }
@@ -59,14 +57,10 @@ impl Driver for Markers {
     }
 
     fn is_idle(&self, stream: Stream) -> Result<bool, DriverError> {
-        let handle = CUstream(stream.handle);
-        if stream.per_thread {
-            // SAFETY: the program launches into the stream now.
-            answered(|| unsafe { driver::cuStreamQuery_ptsz(handle) })
-        } else {
-            // SAFETY: as above.
-            answered(|| unsafe { driver::cuStreamQuery(handle) })
-        }
+        let query =
+            if stream.per_thread { driver::cuStreamQuery_ptsz } else { driver::cuStreamQuery };
+        // SAFETY: the program launches into the stream now.
+        answered(|| unsafe { query(CUstream(stream.handle)) })
     }
 
     fn create_event(&self) -> Result<Event, DriverError> {
@@ -77,15 +71,10 @@ impl Driver for Markers {
     }
 
     fn record_event(&self, event: Event, stream: Stream) -> Result<(), DriverError> {
-        let (event, handle) = (CUevent(event.0), CUstream(stream.handle));
-        accepted(if stream.per_thread {
-            // SAFETY: we created the event in this context; the program launches into the stream
-            // now.
-            unsafe { driver::cuEventRecord_ptsz(event, handle) }
-        } else {
-            // SAFETY: as above.
-            unsafe { driver::cuEventRecord(event, handle) }
-        })
+        let record =
+            if stream.per_thread { driver::cuEventRecord_ptsz } else { driver::cuEventRecord };
+        // SAFETY: we created the event in this context; the program launches into the stream now.
+        accepted(unsafe { record(CUevent(event.0), CUstream(stream.handle)) })
     }
 
     fn write_word(&self, stream: Stream, word: usize, value: u64) -> Result<(), DriverError> {
@@ -94,14 +83,14 @@ impl Driver for Markers {
         }
         let address = progress::address(self, word).ok_or(DriverError)?;
         let (handle, flags) = (CUstream(stream.handle), CU_STREAM_WRITE_VALUE_DEFAULT);
-        accepted(if stream.per_thread {
-            // SAFETY: the program launches into the stream now; the address is a word of our page,
-            // which is registered in this context and never unmapped.
-            unsafe { driver::cuStreamWriteValue64_v2_ptsz(handle, address, value, flags) }
+        let write = if stream.per_thread {
+            driver::cuStreamWriteValue64_v2_ptsz
         } else {
-            // SAFETY: as above.
-            unsafe { driver::cuStreamWriteValue64_v2(handle, address, value, flags) }
-        })
+            driver::cuStreamWriteValue64_v2
+        };
+        // SAFETY: the program launches into the stream now; the address is a word of our page,
+        // which is registered in this context and never unmapped.
+        accepted(unsafe { write(handle, address, value, flags) })
     }
 
     fn read_word(&self, context: ContextKey, word: usize) -> u64 {

@@ -20,6 +20,40 @@ macro_rules! tenant_or_return {
     };
 }
 
+/// Defines hooks by name, arguments and result, in which `$call` makes the program's call of the
+/// driver. Several names may share arguments and result. With `$order`, the names come in pairs: a
+/// null stream is the legacy one for the first, and the thread's own for the second; `$order`
+/// makes the `Order` of a stream.
+macro_rules! hooks {
+    ($call:ident; $($($symbol:ident),+ ($($arguments:tt)*) => $result:expr;)*) => {
+        $(hook! { $call [$($symbol)+] ($($arguments)*) $result })*
+    };
+    ($call:ident, $order:ident;
+        $($legacy:ident, $per_thread:ident $arguments:tt => $result:expr;)*) => {$(
+        hook! { $call $legacy $arguments {
+            let $order = $crate::order::Order::legacy;
+            $result
+        } }
+        hook! { $call $per_thread $arguments {
+            let $order = $crate::order::Order::per_thread;
+            $result
+        } }
+    )*};
+}
+
+macro_rules! hook {
+    ($call:ident [$($symbol:ident)+] $arguments:tt $result:expr) => {
+        $(hook! { $call $symbol $arguments $result })+
+    };
+    ($call:ident $symbol:ident ($($arg:ident: $type:ty),* $(,)?) $result:expr) => {
+        pub(crate) unsafe fn $symbol($($arg: $type),*) -> CUresult {
+            // SAFETY: the program's own call.
+            let $call = || unsafe { driver::$symbol($($arg),*) };
+            $result
+        }
+    };
+}
+
 /// Result of a hook when the start was refused: to the program the driver is not initialised.
 pub(super) const NOT_STARTED: CUresult = CUresult::ERROR_NOT_INITIALIZED;
 

@@ -6,36 +6,29 @@ use cgpu_memory::{ArrayId, Bytes, Reason, Shape};
 
 use super::answer::denied;
 use super::memory::{call_retrying, free};
-use crate::current::current;
+use crate::current::{current, current_device};
+use crate::devices::DriverOrdinal;
 use crate::driver;
 use crate::process;
 
-/// 32-bit sizes, up to two dimensions.
-pub(crate) unsafe fn cuArrayCreate(
-    array: *mut CUarray,
-    descriptor: *const CUDA_ARRAY_DESCRIPTOR_v1,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuArrayCreate(array, descriptor) };
-    // SAFETY: null, or the program's own record, which the driver would read as well.
-    let shape = unsafe { read(descriptor) }
-        .map(|of| flat(of.width.into(), of.height.into(), of.format, of.num_channels));
-    // SAFETY: read after the driver has succeeded, so it has written there.
-    create(shape, call, || ArrayId::Array(unsafe { array.read() }.0))
-}
+hooks! { call;
+    // 32-bit sizes, up to two dimensions.
+    cuArrayCreate(array: *mut CUarray, descriptor: *const CUDA_ARRAY_DESCRIPTOR_v1) => {
+        // SAFETY: null, or the program's own record, which the driver would read as well.
+        let shape = unsafe { read(descriptor) }
+            .map(|of| flat(of.width.into(), of.height.into(), of.format, of.num_channels));
+        // SAFETY: read after the driver has succeeded, so it has written there.
+        create(shape, call, || ArrayId::Array(unsafe { array.read() }.0))
+    };
 
-/// Up to two dimensions.
-pub(crate) unsafe fn cuArrayCreate_v2(
-    array: *mut CUarray,
-    descriptor: *const CUDA_ARRAY_DESCRIPTOR,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuArrayCreate_v2(array, descriptor) };
-    // SAFETY: null, or the program's own record, which the driver would read as well.
-    let shape = unsafe { read(descriptor) }
-        .map(|of| flat(of.width as u64, of.height as u64, of.format, of.num_channels));
-    // SAFETY: read after the driver has succeeded, so it has written there.
-    create(shape, call, || ArrayId::Array(unsafe { array.read() }.0))
+    // Up to two dimensions.
+    cuArrayCreate_v2(array: *mut CUarray, descriptor: *const CUDA_ARRAY_DESCRIPTOR) => {
+        // SAFETY: null, or the program's own record, which the driver would read as well.
+        let shape = unsafe { read(descriptor) }
+            .map(|of| flat(of.width as u64, of.height as u64, of.format, of.num_channels));
+        // SAFETY: read after the driver has succeeded, so it has written there.
+        create(shape, call, || ArrayId::Array(unsafe { array.read() }.0))
+    };
 }
 
 /// 32-bit sizes.
@@ -55,43 +48,30 @@ pub(crate) unsafe fn cuArray3DCreate(
     create(shape, call, || ArrayId::Array(unsafe { array.read() }.0))
 }
 
-/// Of any form.
-pub(crate) unsafe fn cuArray3DCreate_v2(
-    array: *mut CUarray,
-    descriptor: *const CUDA_ARRAY3D_DESCRIPTOR,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuArray3DCreate_v2(array, descriptor) };
-    // SAFETY: null, or the program's own record, which the driver would read as well.
-    let shape = unsafe { read(descriptor) }.map(|of| shape(&of, 0));
-    // SAFETY: read after the driver has succeeded, so it has written there.
-    create(shape, call, || ArrayId::Array(unsafe { array.read() }.0))
-}
+hooks! { call;
+    // Of any form.
+    cuArray3DCreate_v2(array: *mut CUarray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR) => {
+        // SAFETY: null, or the program's own record, which the driver would read as well.
+        let shape = unsafe { read(descriptor) }.map(|of| shape(&of, 0));
+        // SAFETY: read after the driver has succeeded, so it has written there.
+        create(shape, call, || ArrayId::Array(unsafe { array.read() }.0))
+    };
 
-/// All levels at once.
-pub(crate) unsafe fn cuMipmappedArrayCreate(
-    array: *mut CUmipmappedArray,
-    descriptor: *const CUDA_ARRAY3D_DESCRIPTOR,
-    levels: c_uint,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuMipmappedArrayCreate(array, descriptor, levels) };
-    // SAFETY: null, or the program's own record, which the driver would read as well.
-    let shape = unsafe { read(descriptor) }.map(|of| shape(&of, levels.max(1)));
-    // SAFETY: read after the driver has succeeded, so it has written there.
-    create(shape, call, || ArrayId::Mipmapped(unsafe { array.read() }.0))
-}
+    // All levels at once.
+    cuMipmappedArrayCreate(
+        array: *mut CUmipmappedArray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR, levels: c_uint,
+    ) => {
+        // SAFETY: null, or the program's own record, which the driver would read as well.
+        let shape = unsafe { read(descriptor) }.map(|of| shape(&of, levels.max(1)));
+        // SAFETY: read after the driver has succeeded, so it has written there.
+        create(shape, call, || ArrayId::Mipmapped(unsafe { array.read() }.0))
+    };
 
-/// Refunds the array; one that is not accounted still goes to the driver.
-pub(crate) unsafe fn cuArrayDestroy(array: CUarray) -> CUresult {
-    // SAFETY: the program's own call.
-    destroy(ArrayId::Array(array.0), || unsafe { driver::cuArrayDestroy(array) })
-}
+    // Refunds the array; one that is not accounted still goes to the driver.
+    cuArrayDestroy(array: CUarray) => destroy(ArrayId::Array(array.0), call);
 
-/// Its levels are destroyed with it.
-pub(crate) unsafe fn cuMipmappedArrayDestroy(array: CUmipmappedArray) -> CUresult {
-    // SAFETY: the program's own call.
-    destroy(ArrayId::Mipmapped(array.0), || unsafe { driver::cuMipmappedArrayDestroy(array) })
+    // Its levels are destroyed with it.
+    cuMipmappedArrayDestroy(array: CUmipmappedArray) => destroy(ArrayId::Mipmapped(array.0), call);
 }
 
 fn destroy(array: ArrayId, call: impl FnOnce() -> CUresult) -> CUresult {
@@ -148,11 +128,7 @@ fn required(shape: &Shape) -> Option<Bytes> {
     if !answers.into_iter().all(driver::has) {
         return None;
     }
-    let mut device = CUdevice::default();
-    // SAFETY: the device is writable.
-    if unsafe { driver::cuCtxGetDevice(&raw mut device) } != CUresult::SUCCESS {
-        return None;
-    }
+    let DriverOrdinal(device) = current_device().ok()?;
     let twin = CUDA_ARRAY3D_DESCRIPTOR {
         width: usize::try_from(shape.width).ok()?,
         height: usize::try_from(shape.height).ok()?,
@@ -161,39 +137,35 @@ fn required(shape: &Shape) -> Option<Bytes> {
         num_channels: shape.channels,
         flags: shape.flags | Shape::DEFERRED,
     };
-    let mut needs = CUDA_ARRAY_MEMORY_REQUIREMENTS::default();
-    let answer = if shape.levels == 0 {
-        let mut array = CUarray::NULL;
+    let needs = if shape.levels == 0 {
         // SAFETY: the handle is writable, the record readable.
-        if unsafe { driver::cuArray3DCreate_v2(&raw mut array, &raw const twin) }
-            != CUresult::SUCCESS
-        {
-            return None;
-        }
-        // SAFETY: the record is writable, and the array was just created.
-        let answer = unsafe { driver::cuArrayGetMemoryRequirements(&raw mut needs, array, device) };
+        let array =
+            driver::get(|array| unsafe { driver::cuArray3DCreate_v2(array, &raw const twin) });
+        let array = array.ok()?;
+        let needs = driver::get(|needs| {
+            // SAFETY: the record is writable, and the array was just created.
+            unsafe { driver::cuArrayGetMemoryRequirements(needs, array, device) }
+        });
         // SAFETY: the array was created above, and the program does not know it. The result does
         // not matter.
         let _ = unsafe { driver::cuArrayDestroy(array) };
-        answer
+        needs
     } else {
-        let mut array = CUmipmappedArray::NULL;
-        // SAFETY: the handle is writable, the record readable.
-        let made = unsafe {
-            driver::cuMipmappedArrayCreate(&raw mut array, &raw const twin, shape.levels)
-        };
-        if made != CUresult::SUCCESS {
-            return None;
-        }
-        // SAFETY: the record is writable, and the array was just created.
-        let answer =
-            unsafe { driver::cuMipmappedArrayGetMemoryRequirements(&raw mut needs, array, device) };
+        let array = driver::get(|array| {
+            // SAFETY: the handle is writable, the record readable.
+            unsafe { driver::cuMipmappedArrayCreate(array, &raw const twin, shape.levels) }
+        });
+        let array = array.ok()?;
+        let needs = driver::get(|needs| {
+            // SAFETY: the record is writable, and the array was just created.
+            unsafe { driver::cuMipmappedArrayGetMemoryRequirements(needs, array, device) }
+        });
         // SAFETY: the array was created above, and the program does not know it. The result does
         // not matter.
         let _ = unsafe { driver::cuMipmappedArrayDestroy(array) };
-        answer
+        needs
     };
-    (answer == CUresult::SUCCESS).then_some(Bytes(needs.size as u64))
+    needs.ok().map(|needs: CUDA_ARRAY_MEMORY_REQUIREMENTS| Bytes(needs.size as u64))
 }
 
 fn flat(width: u64, height: u64, format: CUarray_format, channels: c_uint) -> Shape {

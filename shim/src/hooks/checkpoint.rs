@@ -50,10 +50,9 @@ pub(crate) unsafe fn cuCheckpointProcessRestore(
 /// Returns whether the driver still has the process's memory on the host. Another process may have
 /// restored it, or it may have exited.
 fn is_checkpointed(pid: c_int) -> bool {
-    let mut state = 0;
     // SAFETY: the state is writable.
-    let answer = unsafe { driver::cuCheckpointProcessGetState(pid, &raw mut state) };
-    answer == CUresult::SUCCESS && state == CU_PROCESS_STATE_CHECKPOINTED
+    let state = driver::get(|state| unsafe { driver::cuCheckpointProcessGetState(pid, state) });
+    state == Ok(CU_PROCESS_STATE_CHECKPOINTED)
 }
 
 /// Returns whether one GPU is to replace another.

@@ -15,65 +15,33 @@ use crate::free::Gauge;
 use crate::process;
 use crate::{driver, gate};
 
-pub(crate) unsafe fn cuCtxCreate(
-    context: *mut CUcontext,
-    flags: c_uint,
-    device: CUdevice,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuCtxCreate(context, flags, device) };
-    // SAFETY: if `call` succeeds, it has written to the program's handle.
-    unsafe { create(context, DriverOrdinal(device), call) }
-}
+hooks! { call;
+    // The second has 64-bit addresses.
+    cuCtxCreate, cuCtxCreate_v2(context: *mut CUcontext, flags: c_uint, device: CUdevice) => {
+        // SAFETY: if `call` succeeds, it has written to the program's handle.
+        unsafe { create(context, DriverOrdinal(device), call) }
+    };
 
-/// With 64-bit addresses.
-pub(crate) unsafe fn cuCtxCreate_v2(
-    context: *mut CUcontext,
-    flags: c_uint,
-    device: CUdevice,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuCtxCreate_v2(context, flags, device) };
-    // SAFETY: if `call` succeeds, it has written to the program's handle.
-    unsafe { create(context, DriverOrdinal(device), call) }
-}
+    // With affinity.
+    cuCtxCreate_v3(
+        context: *mut CUcontext, affinities: *mut CUexecAffinityParam, count: c_int, flags: c_uint,
+        device: CUdevice,
+    ) => {
+        // SAFETY: if `call` succeeds, it has written to the program's handle.
+        unsafe { create(context, DriverOrdinal(device), call) }
+    };
 
-/// With affinity.
-pub(crate) unsafe fn cuCtxCreate_v3(
-    context: *mut CUcontext,
-    affinities: *mut CUexecAffinityParam,
-    count: c_int,
-    flags: c_uint,
-    device: CUdevice,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuCtxCreate_v3(context, affinities, count, flags, device) };
-    // SAFETY: if `call` succeeds, it has written to the program's handle.
-    unsafe { create(context, DriverOrdinal(device), call) }
-}
+    // With a record of parameters.
+    cuCtxCreate_v4(
+        context: *mut CUcontext, parameters: *mut CUctxCreateParams, flags: c_uint,
+        device: CUdevice,
+    ) => {
+        // SAFETY: if `call` succeeds, it has written to the program's handle.
+        unsafe { create(context, DriverOrdinal(device), call) }
+    };
 
-/// With a record of parameters.
-pub(crate) unsafe fn cuCtxCreate_v4(
-    context: *mut CUcontext,
-    parameters: *mut CUctxCreateParams,
-    flags: c_uint,
-    device: CUdevice,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuCtxCreate_v4(context, parameters, flags, device) };
-    // SAFETY: if `call` succeeds, it has written to the program's handle.
-    unsafe { create(context, DriverOrdinal(device), call) }
-}
-
-pub(crate) unsafe fn cuCtxDestroy(context: CUcontext) -> CUresult {
-    // SAFETY: the program's own call.
-    end(context, || unsafe { driver::cuCtxDestroy(context) })
-}
-
-/// Everything in the context is freed with it.
-pub(crate) unsafe fn cuCtxDestroy_v2(context: CUcontext) -> CUresult {
-    // SAFETY: the program's own call.
-    end(context, || unsafe { driver::cuCtxDestroy_v2(context) })
+    // Everything in the context is freed with it.
+    cuCtxDestroy, cuCtxDestroy_v2(context: CUcontext) => end(context, call);
 }
 
 /// Takes one more reference, which `cuCtxDetach` releases. It is counted before the call: otherwise
@@ -154,26 +122,14 @@ unsafe fn retain(
     answer
 }
 
-pub(crate) unsafe fn cuDevicePrimaryCtxRelease(device: CUdevice) -> CUresult {
-    // SAFETY: the program's own call.
-    release(DriverOrdinal(device), || unsafe { driver::cuDevicePrimaryCtxRelease(device) })
-}
+hooks! { call;
+    // The last release destroys the context and frees everything in it.
+    cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2(device: CUdevice) =>
+        release(DriverOrdinal(device), call);
 
-/// The last release destroys the context and frees everything in it.
-pub(crate) unsafe fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult {
-    // SAFETY: the program's own call.
-    release(DriverOrdinal(device), || unsafe { driver::cuDevicePrimaryCtxRelease_v2(device) })
-}
-
-pub(crate) unsafe fn cuDevicePrimaryCtxReset(device: CUdevice) -> CUresult {
-    // SAFETY: the program's own call.
-    end(primary(DriverOrdinal(device)), || unsafe { driver::cuDevicePrimaryCtxReset(device) })
-}
-
-/// Everything in the context is freed; its references stay.
-pub(crate) unsafe fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> CUresult {
-    // SAFETY: the program's own call.
-    end(primary(DriverOrdinal(device)), || unsafe { driver::cuDevicePrimaryCtxReset_v2(device) })
+    // Everything in the context is freed; its references stay.
+    cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2(device: CUdevice) =>
+        end(primary(DriverOrdinal(device)), call);
 }
 
 /// Charges the known size of contexts on this GPU, and creates one.

@@ -6,7 +6,7 @@
 //!
 //! The open path has no guard against panics, as for launches.
 
-use core::{ptr, slice};
+use core::slice;
 
 use cgpu_abi::types::*;
 
@@ -324,11 +324,9 @@ fn volume(copy: &CUDA_MEMCPY3D_BATCH_OP) -> Option<usize> {
 
 /// Returns the bytes of an array's element; `None` for an array that the driver does not know.
 fn element(array: CUarray) -> Option<usize> {
-    let mut descriptor = CUDA_ARRAY3D_DESCRIPTOR::default();
     // SAFETY: the descriptor is writable; the driver refuses an invalid handle.
-    let answer = unsafe { driver::cuArray3DGetDescriptor_v2(&raw mut descriptor, array) };
-    let bytes = usize::try_from(shape(&descriptor, 0).element()).ok()?;
-    (answer == CUresult::SUCCESS).then_some(bytes)
+    let descriptor = driver::get(|to| unsafe { driver::cuArray3DGetDescriptor_v2(to, array) });
+    usize::try_from(shape(&descriptor.ok()?, 0).element()).ok()
 }
 
 fn side(kind: CUmemorytype, address: CUdeviceptr) -> bool {
@@ -342,12 +340,13 @@ fn side(kind: CUmemorytype, address: CUdeviceptr) -> bool {
 /// Returns whether an address is GPU memory according to the driver. Unknown addresses are pageable
 /// host memory.
 fn is_on_a_gpu(address: CUdeviceptr) -> bool {
-    let mut kind: CUmemorytype = 0;
-    let value = ptr::from_mut(&mut kind).cast::<c_void>();
-    // SAFETY: the value of this attribute is a number of that size.
-    let answer =
-        unsafe { driver::cuPointerGetAttribute(value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) };
-    answer == CUresult::SUCCESS && kind == CU_MEMORYTYPE_DEVICE
+    let read = |kind: *mut CUmemorytype| {
+        // SAFETY: the value of this attribute is a number of that size.
+        unsafe {
+            driver::cuPointerGetAttribute(kind.cast(), CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
+        }
+    };
+    driver::get(read) == Ok(CU_MEMORYTYPE_DEVICE)
 }
 
 #[cfg(test)]

@@ -39,69 +39,36 @@ pub(crate) unsafe fn cuLogicalEndpointDestroy(endpoint: CUlogicalEndpointId) -> 
     answer
 }
 
-/// Binds the memory mapped at an address.
-pub(crate) unsafe fn cuLogicalEndpointBindAddr(
-    endpoint: CUlogicalEndpointId,
-    device: CUdevice,
-    offset: cuuint64_t,
-    address: *mut c_void,
-    size: cuuint64_t,
-    flags: c_ulonglong,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe {
-        driver::cuLogicalEndpointBindAddr(endpoint, device, offset, address, size, flags)
-    };
-    bind_at(
+hooks! { call;
+    // Binds the memory mapped at an address.
+    cuLogicalEndpointBindAddr(
+        endpoint: CUlogicalEndpointId, device: CUdevice, offset: cuuint64_t, address: *mut c_void,
+        size: cuuint64_t, flags: c_ulonglong,
+    ) => bind_at(
         handle(endpoint),
         Some(DriverOrdinal(device)),
         (offset, size),
         address.addr() as u64,
         call,
-    )
-}
+    );
 
-/// Binds physical memory.
-pub(crate) unsafe fn cuLogicalEndpointBindMem(
-    endpoint: CUlogicalEndpointId,
-    device: CUdevice,
-    offset: cuuint64_t,
-    memory: CUmemGenericAllocationHandle,
-    memory_offset: cuuint64_t,
-    size: cuuint64_t,
-    flags: c_ulonglong,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe {
-        driver::cuLogicalEndpointBindMem(
-            endpoint,
-            device,
-            offset,
-            memory,
-            memory_offset,
-            size,
-            flags,
-        )
-    };
-    bind(
+    // Binds physical memory.
+    cuLogicalEndpointBindMem(
+        endpoint: CUlogicalEndpointId, device: CUdevice, offset: cuuint64_t,
+        memory: CUmemGenericAllocationHandle, memory_offset: cuuint64_t, size: cuuint64_t,
+        flags: c_ulonglong,
+    ) => bind(
         handle(endpoint),
         Some(DriverOrdinal(device)),
         (offset, size),
         |tenant| tenant.physical().reference(PhysicalHandle(memory)),
         call,
-    )
-}
+    );
 
-/// Ends bindings of a device in a range of the endpoint.
-pub(crate) unsafe fn cuLogicalEndpointUnbind(
-    endpoint: CUlogicalEndpointId,
-    device: CUdevice,
-    offset: cuuint64_t,
-    size: cuuint64_t,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuLogicalEndpointUnbind(endpoint, device, offset, size) };
-    unbind(handle(endpoint), DriverOrdinal(device), (offset, size), call)
+    // Ends bindings of a device in a range of the endpoint.
+    cuLogicalEndpointUnbind(
+        endpoint: CUlogicalEndpointId, device: CUdevice, offset: cuuint64_t, size: cuuint64_t,
+    ) => unbind(handle(endpoint), DriverOrdinal(device), (offset, size), call);
 }
 
 fn made(endpoint: CUlogicalEndpointId, answer: CUresult) -> CUresult {

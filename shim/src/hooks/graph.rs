@@ -16,72 +16,32 @@ use crate::order::Order;
 use crate::process;
 use crate::{boundary, driver};
 
-pub(crate) unsafe fn cuGraphInstantiate(
-    graph_exec: *mut CUgraphExec,
-    graph: CUgraph,
-    error_node: *mut CUgraphNode,
-    log_buffer: *mut c_char,
-    buffer_size: usize,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe {
-        driver::cuGraphInstantiate(graph_exec, graph, error_node, log_buffer, buffer_size)
+hooks! { call;
+    cuGraphInstantiate, cuGraphInstantiate_v2(
+        graph_exec: *mut CUgraphExec, graph: CUgraph, error_node: *mut CUgraphNode,
+        log_buffer: *mut c_char, buffer_size: usize,
+    ) => {
+        // SAFETY: `call` writes to the program's handle if it succeeds.
+        unsafe { instantiate(graph_exec, graph, false, call) }
     };
-    // SAFETY: `call` writes to the program's handle if it succeeds.
-    unsafe { instantiate(graph_exec, graph, false, call) }
-}
 
-pub(crate) unsafe fn cuGraphInstantiate_v2(
-    graph_exec: *mut CUgraphExec,
-    graph: CUgraph,
-    error_node: *mut CUgraphNode,
-    log_buffer: *mut c_char,
-    buffer_size: usize,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe {
-        driver::cuGraphInstantiate_v2(graph_exec, graph, error_node, log_buffer, buffer_size)
+    // Records what the executable graph can take.
+    cuGraphInstantiateWithFlags(
+        graph_exec: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong,
+    ) => {
+        // SAFETY: `call` writes to the program's handle if it succeeds.
+        unsafe { instantiate(graph_exec, graph, false, call) }
     };
-    // SAFETY: `call` writes to the program's handle if it succeeds.
-    unsafe { instantiate(graph_exec, graph, false, call) }
-}
 
-/// Records what the executable graph can take.
-pub(crate) unsafe fn cuGraphInstantiateWithFlags(
-    graph_exec: *mut CUgraphExec,
-    graph: CUgraph,
-    flags: c_ulonglong,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuGraphInstantiateWithFlags(graph_exec, graph, flags) };
-    // SAFETY: `call` writes to the program's handle if it succeeds.
-    unsafe { instantiate(graph_exec, graph, false, call) }
-}
-
-/// May also upload the graph at once.
-pub(crate) unsafe fn cuGraphInstantiateWithParams(
-    graph_exec: *mut CUgraphExec,
-    graph: CUgraph,
-    instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call =
-        || unsafe { driver::cuGraphInstantiateWithParams(graph_exec, graph, instantiate_params) };
-    // SAFETY: `call` writes to the program's handle if it succeeds; its record is null or valid.
-    unsafe { instantiate_with(graph_exec, graph, instantiate_params, call) }
-}
-
-pub(crate) unsafe fn cuGraphInstantiateWithParams_ptsz(
-    graph_exec: *mut CUgraphExec,
-    graph: CUgraph,
-    instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe {
-        driver::cuGraphInstantiateWithParams_ptsz(graph_exec, graph, instantiate_params)
+    // May also upload the graph at once.
+    cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz(
+        graph_exec: *mut CUgraphExec, graph: CUgraph,
+        instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+    ) => {
+        // SAFETY: `call` writes to the program's handle if it succeeds; the program's record is
+        // null or valid.
+        unsafe { instantiate_with(graph_exec, graph, instantiate_params, call) }
     };
-    // SAFETY: `call` writes to the program's handle if it succeeds; its record is null or valid.
-    unsafe { instantiate_with(graph_exec, graph, instantiate_params, call) }
 }
 
 /// Defines functions that launch an executable graph. If no GPU is contended and no graph
@@ -146,41 +106,22 @@ uploads! {
     cuGraphUpload_ptsz: per_thread;
 }
 
-/// Updates an executable graph, which may then take more or less.
-pub(crate) unsafe fn cuGraphExecUpdate(
-    graph_exec: CUgraphExec,
-    graph: CUgraph,
-    error_node_out: *mut CUgraphNode,
-    update_result_out: *mut CUgraphExecUpdateResult,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe {
-        driver::cuGraphExecUpdate(graph_exec, graph, error_node_out, update_result_out)
-    };
-    update(graph_exec, graph, Graphs::updated, call)
-}
+hooks! { call;
+    // Updates an executable graph, which may then take more or less.
+    cuGraphExecUpdate(
+        graph_exec: CUgraphExec, graph: CUgraph, error_node_out: *mut CUgraphNode,
+        update_result_out: *mut CUgraphExecUpdateResult,
+    ) => update(graph_exec, graph, Graphs::updated, call);
 
-/// Returns more information about what cannot be updated.
-pub(crate) unsafe fn cuGraphExecUpdate_v2(
-    graph_exec: CUgraphExec,
-    graph: CUgraph,
-    result_info: *mut CUgraphExecUpdateResultInfo,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuGraphExecUpdate_v2(graph_exec, graph, result_info) };
-    update(graph_exec, graph, Graphs::updated, call)
-}
+    // Returns more information about what cannot be updated.
+    cuGraphExecUpdate_v2(
+        graph_exec: CUgraphExec, graph: CUgraph, result_info: *mut CUgraphExecUpdateResultInfo,
+    ) => update(graph_exec, graph, Graphs::updated, call);
 
-/// Changes what a part of the graph can take.
-pub(crate) unsafe fn cuGraphExecChildGraphNodeSetParams(
-    graph_exec: CUgraphExec,
-    node: CUgraphNode,
-    child_graph: CUgraph,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call =
-        || unsafe { driver::cuGraphExecChildGraphNodeSetParams(graph_exec, node, child_graph) };
-    update(graph_exec, child_graph, Graphs::part_updated, call)
+    // Changes what a part of the graph can take.
+    cuGraphExecChildGraphNodeSetParams(
+        graph_exec: CUgraphExec, node: CUgraphNode, child_graph: CUgraph,
+    ) => update(graph_exec, child_graph, Graphs::part_updated, call);
 }
 
 /// The part may be a child graph.

@@ -8,89 +8,34 @@ use super::answer::refuse;
 use crate::pools::Source;
 use crate::{driver, graphs, process};
 
-/// The memory belongs to the graph, which takes it when it is launched.
-pub(crate) unsafe fn cuGraphAddMemAllocNode(
-    graph_node: *mut CUgraphNode,
-    graph: CUgraph,
-    dependencies: *const CUgraphNode,
-    num_dependencies: usize,
-    node_params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe {
-        driver::cuGraphAddMemAllocNode(
-            graph_node,
-            graph,
-            dependencies,
-            num_dependencies,
-            node_params,
-        )
+hooks! { call;
+    // The memory belongs to the graph, which takes it when it is launched.
+    cuGraphAddMemAllocNode(
+        graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode,
+        num_dependencies: usize, node_params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+    ) => {
+        // SAFETY: null, or the program's own record, which the driver would read as well.
+        allocate(unsafe { node_params.as_ref() }.map(|params| params.pool_props), call)
     };
-    // SAFETY: null, or the program's own record, which the driver would read as well.
-    allocate(unsafe { node_params.as_ref() }.map(|params| params.pool_props), call)
-}
 
-/// A node of any kind.
-pub(crate) unsafe fn cuGraphAddNode(
-    graph_node: *mut CUgraphNode,
-    graph: CUgraph,
-    dependencies: *const CUgraphNode,
-    num_dependencies: usize,
-    node_params: *mut CUgraphNodeParams,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe {
-        driver::cuGraphAddNode(graph_node, graph, dependencies, num_dependencies, node_params)
+    // A node of any kind.
+    cuGraphAddNode(
+        graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode,
+        num_dependencies: usize, node_params: *mut CUgraphNodeParams,
+    ) => {
+        // SAFETY: the record is null or valid; `call` writes to the program's node if it succeeds.
+        unsafe { add(graph_node, node_params, call) }
     };
-    // SAFETY: the record is null or valid; `call` writes to the program's node if it succeeds.
-    unsafe { add(graph_node, node_params, call) }
-}
 
-/// With edge data.
-pub(crate) unsafe fn cuGraphAddNode_v2(
-    graph_node: *mut CUgraphNode,
-    graph: CUgraph,
-    dependencies: *const CUgraphNode,
-    dependency_data: *const CUgraphEdgeData,
-    num_dependencies: usize,
-    node_params: *mut CUgraphNodeParams,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe {
-        driver::cuGraphAddNode_v2(
-            graph_node,
-            graph,
-            dependencies,
-            dependency_data,
-            num_dependencies,
-            node_params,
-        )
+    // With edge data.
+    cuGraphAddNode_v2, cuGraphAddNode_v3(
+        graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode,
+        dependency_data: *const CUgraphEdgeData, num_dependencies: usize,
+        node_params: *mut CUgraphNodeParams,
+    ) => {
+        // SAFETY: the record is null or valid; `call` writes to the program's node if it succeeds.
+        unsafe { add(graph_node, node_params, call) }
     };
-    // SAFETY: the record is null or valid; `call` writes to the program's node if it succeeds.
-    unsafe { add(graph_node, node_params, call) }
-}
-
-pub(crate) unsafe fn cuGraphAddNode_v3(
-    graph_node: *mut CUgraphNode,
-    graph: CUgraph,
-    dependencies: *const CUgraphNode,
-    dependency_data: *const CUgraphEdgeData,
-    num_dependencies: usize,
-    node_params: *mut CUgraphNodeParams,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe {
-        driver::cuGraphAddNode_v3(
-            graph_node,
-            graph,
-            dependencies,
-            dependency_data,
-            num_dependencies,
-            node_params,
-        )
-    };
-    // SAFETY: the record is null or valid; `call` writes to the program's node if it succeeds.
-    unsafe { add(graph_node, node_params, call) }
 }
 
 fn allocate(properties: Option<CUmemPoolProps>, call: impl FnOnce() -> CUresult) -> CUresult {

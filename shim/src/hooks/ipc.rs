@@ -22,28 +22,16 @@ pub(crate) unsafe fn cuIpcGetMemHandle(
     answer
 }
 
-/// Costs nothing. That the memory is open is published, so that its owner stays charged.
-pub(crate) unsafe fn cuIpcOpenMemHandle(
-    address: *mut CUdeviceptr,
-    handle: CUipcMemHandle,
-    flags: c_uint,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuIpcOpenMemHandle(address, handle, flags) };
-    // SAFETY: read after the driver has succeeded, so it has written there.
-    open(route(&handle), call, || (unsafe { address.read() }, process::tenant().and_then(current)))
-}
-
-/// The same for memory that may be on another GPU.
-pub(crate) unsafe fn cuIpcOpenMemHandle_v2(
-    address: *mut CUdeviceptr,
-    handle: CUipcMemHandle,
-    flags: c_uint,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuIpcOpenMemHandle_v2(address, handle, flags) };
-    // SAFETY: read after the driver has succeeded, so it has written there.
-    open(route(&handle), call, || (unsafe { address.read() }, process::tenant().and_then(current)))
+hooks! { call;
+    // Cost nothing. That the memory is open is published, so that its owner stays charged. With the
+    // second it may be on another GPU.
+    cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2(
+        address: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint,
+    ) => {
+        // SAFETY: read after the driver has succeeded, so it has written there.
+        let opened = || (unsafe { address.read() }, process::tenant().and_then(current));
+        open(route(&handle), call, opened)
+    };
 }
 
 /// Memory that was closed as often as it was opened is no longer open.

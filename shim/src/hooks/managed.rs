@@ -5,7 +5,6 @@
 //! program that has one fails at its start. The calls here look up a variable of any kind; the
 //! driver reports which kind it is.
 
-use core::ffi::c_void;
 use core::ptr;
 
 use cgpu_abi::Role;
@@ -94,11 +93,11 @@ where
 }
 
 fn is_managed(address: CUdeviceptr) -> bool {
-    // Wider than any format in which drivers write the attribute.
-    let mut managed = 0_u64;
-    let data = ptr::from_mut(&mut managed).cast::<c_void>();
-    // SAFETY: the variable is writable and has room for the attribute.
-    let answer =
-        unsafe { driver::cuPointerGetAttribute(data, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) };
-    answer == CUresult::SUCCESS && managed != 0
+    // 64 bits: wider than any format in which drivers write the attribute.
+    let read = |managed: *mut u64| {
+        let name = CU_POINTER_ATTRIBUTE_IS_MANAGED;
+        // SAFETY: the variable is writable and has room for the attribute.
+        unsafe { driver::cuPointerGetAttribute(managed.cast(), name, address) }
+    };
+    driver::get(read).is_ok_and(|managed| managed != 0)
 }

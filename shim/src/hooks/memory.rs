@@ -9,72 +9,54 @@ use super::answer::denied;
 use super::synchronise::refresh_pools;
 use crate::current::current;
 use crate::driver;
+use crate::free::reported;
 use crate::process;
 
 /// First guess of the pitch's granularity; the driver returns the real one.
 const PITCH: u64 = 512;
 
-/// 32-bit sizes and addresses.
-pub(crate) unsafe fn cuMemAlloc(address: *mut CUdeviceptr_v1, size: c_uint) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuMemAlloc(address, size) };
-    // SAFETY: read after the driver has succeeded, so it has written there.
-    allocate(Bytes(size.into()), call, || u64::from(unsafe { address.read() }))
-}
+hooks! { call;
+    // 32-bit sizes and addresses.
+    cuMemAlloc(address: *mut CUdeviceptr_v1, size: c_uint) => {
+        // SAFETY: read after the driver has succeeded, so it has written there.
+        allocate(Bytes(size.into()), call, || u64::from(unsafe { address.read() }))
+    };
 
-/// Linear memory.
-pub(crate) unsafe fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuMemAlloc_v2(address, size) };
-    // SAFETY: read after the driver has succeeded, so it has written there.
-    allocate(Bytes(size as u64), call, || unsafe { address.read() })
-}
+    // Linear memory.
+    cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize) => {
+        // SAFETY: read after the driver has succeeded, so it has written there.
+        allocate(Bytes(size as u64), call, || unsafe { address.read() })
+    };
 
-/// 32-bit sizes and addresses.
-pub(crate) unsafe fn cuMemAllocPitch(
-    address: *mut CUdeviceptr_v1,
-    pitch: *mut c_uint,
-    width: c_uint,
-    height: c_uint,
-    element: c_uint,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuMemAllocPitch(address, pitch, width, height, element) };
-    // SAFETY: read after the driver has succeeded, so it has written there.
-    let made = || (u64::from(unsafe { address.read() }), u64::from(unsafe { pitch.read() }));
-    // SAFETY: the driver returned the address, and the program has not seen it.
-    let unmake =
-        |address| unsafe { driver::cuMemFree(CUdeviceptr_v1::try_from(address).unwrap_or(0)) };
-    allocate_pitched(width.into(), height.into(), call, made, unmake)
-}
+    // 32-bit sizes and addresses.
+    cuMemAllocPitch(
+        address: *mut CUdeviceptr_v1, pitch: *mut c_uint, width: c_uint, height: c_uint,
+        element: c_uint,
+    ) => {
+        // SAFETY: read after the driver has succeeded, so it has written there.
+        let made = || (u64::from(unsafe { address.read() }), u64::from(unsafe { pitch.read() }));
+        // SAFETY: the driver returned the address, and the program has not seen it.
+        let unmake =
+            |address| unsafe { driver::cuMemFree(CUdeviceptr_v1::try_from(address).unwrap_or(0)) };
+        allocate_pitched(width.into(), height.into(), call, made, unmake)
+    };
 
-/// Allocates rows of equal pitch.
-pub(crate) unsafe fn cuMemAllocPitch_v2(
-    address: *mut CUdeviceptr,
-    pitch: *mut usize,
-    width: usize,
-    height: usize,
-    element: c_uint,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuMemAllocPitch_v2(address, pitch, width, height, element) };
-    // SAFETY: read after the driver has succeeded, so it has written there.
-    let made = || (unsafe { address.read() }, unsafe { pitch.read() } as u64);
-    // SAFETY: the driver returned the address, and the program has not seen it.
-    let unmake = |address| unsafe { driver::cuMemFree_v2(address) };
-    allocate_pitched(width as u64, height as u64, call, made, unmake)
-}
+    // Allocates rows of equal pitch.
+    cuMemAllocPitch_v2(
+        address: *mut CUdeviceptr, pitch: *mut usize, width: usize, height: usize, element: c_uint,
+    ) => {
+        // SAFETY: read after the driver has succeeded, so it has written there.
+        let made = || (unsafe { address.read() }, unsafe { pitch.read() } as u64);
+        // SAFETY: the driver returned the address, and the program has not seen it.
+        let unmake = |address| unsafe { driver::cuMemFree_v2(address) };
+        allocate_pitched(width as u64, height as u64, call, made, unmake)
+    };
 
-/// 32-bit addresses.
-pub(crate) unsafe fn cuMemFree(address: CUdeviceptr_v1) -> CUresult {
-    // SAFETY: the program's own call.
-    free(address.into(), || unsafe { driver::cuMemFree(address) })
-}
+    // 32-bit addresses.
+    cuMemFree(address: CUdeviceptr_v1) => free(address.into(), call);
 
-/// Refunds the memory at the address; an unknown one still goes to the driver.
-pub(crate) unsafe fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
-    // SAFETY: the program's own call.
-    free(address, || unsafe { driver::cuMemFree_v2(address) })
+    // Refunds the memory at the address; an unknown one still goes to the driver.
+    cuMemFree_v2(address: CUdeviceptr) => free(address, call);
 }
 
 /// 32-bit sizes.
@@ -237,13 +219,7 @@ fn trimmed_after(answer: CUresult, pooled: bool) -> CUresult {
 fn view(physical: Option<Bytes>) -> Option<MemoryInfo> {
     let tenant = process::tenant()?;
     let gpu = current(tenant)?.gpu();
-    let query = || {
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: both variables are writable.
-        let answer = unsafe { driver::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
-        (answer == CUresult::SUCCESS).then_some(Bytes(free as u64))
-    };
-    tenant.view().memory(gpu, physical.or_else(query)?)
+    tenant.view().memory(gpu, physical.or_else(reported)?)
 }
 
 /// Writes a value for the program.

@@ -7,7 +7,7 @@
 //! cannot be undone.
 
 use core::cell::Cell;
-use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::ffi::{CStr, c_char, c_uint, c_void};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -152,23 +152,16 @@ pub(crate) unsafe fn cuLibraryUnload(library: CUlibrary) -> CUresult {
     answer
 }
 
-/// Loads a library into the current context.
-pub(crate) unsafe fn cuLibraryGetModule(module: *mut CUmodule, library: CUlibrary) -> CUresult {
-    // SAFETY: the program's own call.
-    lazy_load_library(library, || unsafe { driver::cuLibraryGetModule(module, library) })
-}
+hooks! { call;
+    // Loads a library into the current context.
+    cuLibraryGetModule(module: *mut CUmodule, library: CUlibrary) =>
+        lazy_load_library(library, call);
 
-/// Loads a kernel's library and code into the current context.
-pub(crate) unsafe fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel) -> CUresult {
-    // SAFETY: the program's own call.
-    lazy_load(kernel.0, library_of(kernel), || unsafe {
-        driver::cuKernelGetFunction(function, kernel)
-    })
-}
+    // Loads a kernel's library and code into the current context.
+    cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel) =>
+        lazy_load(kernel.0, library_of(kernel), call);
 
-pub(crate) unsafe fn cuFuncLoad(function: CUfunction) -> CUresult {
-    // SAFETY: the program's own call.
-    lazy_load(function.0, None, || unsafe { driver::cuFuncLoad(function) })
+    cuFuncLoad(function: CUfunction) => lazy_load(function.0, None, call);
 }
 
 /// A larger heap, stack or printf buffer is charged by its growth.
@@ -178,11 +171,9 @@ pub(crate) unsafe fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
     let tenant = tenant_or_return!(call());
     let Some(context) = current(tenant) else { return call() };
     let Some(copies) = copies(tenant, context, limit) else { return call() };
-    let mut former = 0;
     // SAFETY: the variable is writable.
-    if unsafe { driver::cuCtxGetLimit(&raw mut former, limit) } != CUresult::SUCCESS {
-        return call();
-    }
+    let former = driver::get(|former| unsafe { driver::cuCtxGetLimit(former, limit) });
+    let Ok(former) = former else { return call() };
     let bytes = |each: usize| Bytes((each as u64).saturating_mul(copies));
     // What was allocated with the context is part of its cost, also after the limit is lowered.
     let came = tenant.implicit().came_with(context, Cause::Limit(limit), bytes(former));
@@ -214,11 +205,11 @@ fn copies(tenant: &Tenant, context: Context, limit: CUlimit) -> Option<u64> {
         CU_LIMIT_STACK_SIZE => {
             let device = process::devices(tenant).of_gpu(context.gpu())?;
             let attribute = |attribute| {
-                let mut value: c_int = 0;
-                // SAFETY: the value is writable.
-                let answer =
-                    unsafe { driver::cuDeviceGetAttribute(&raw mut value, attribute, device.0) };
-                u64::try_from(value).ok().filter(|_| answer == CUresult::SUCCESS)
+                let read = |value| {
+                    // SAFETY: the value is writable.
+                    unsafe { driver::cuDeviceGetAttribute(value, attribute, device.0) }
+                };
+                u64::try_from(driver::get(read).ok()?).ok()
             };
             let threads = attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?;
             Some(threads.saturating_mul(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?))
@@ -371,10 +362,8 @@ fn library_of(kernel: CUkernel) -> Option<CUlibrary> {
     if !driver::has(driver_index::cuKernelGetLibrary) {
         return None;
     }
-    let mut library = CUlibrary::default();
     // SAFETY: the variable is writable.
-    let answer = unsafe { driver::cuKernelGetLibrary(&raw mut library, kernel) };
-    (answer == CUresult::SUCCESS).then_some(library)
+    driver::get(|library| unsafe { driver::cuKernelGetLibrary(library, kernel) }).ok()
 }
 
 /// Returns what an image is certain to take when it is loaded into a context.

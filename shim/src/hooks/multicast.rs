@@ -22,95 +22,53 @@ pub(crate) unsafe fn cuMulticastCreate(
     answer
 }
 
-/// Binds on behalf of the GPU that has the memory.
-pub(crate) unsafe fn cuMulticastBindMem(
-    object: CUmemGenericAllocationHandle,
-    offset: usize,
-    memory: CUmemGenericAllocationHandle,
-    memory_offset: usize,
-    size: usize,
-    flags: c_ulonglong,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe {
-        driver::cuMulticastBindMem(object, offset, memory, memory_offset, size, flags)
-    };
-    bind(
+hooks! { call;
+    // Binds on behalf of the GPU that has the memory.
+    cuMulticastBindMem(
+        object: CUmemGenericAllocationHandle, offset: usize, memory: CUmemGenericAllocationHandle,
+        memory_offset: usize, size: usize, flags: c_ulonglong,
+    ) => bind(
         PhysicalHandle(object),
         None,
         (offset as u64, size as u64),
         |tenant| tenant.physical().reference(PhysicalHandle(memory)),
         call,
-    )
-}
+    );
 
-/// Binds on behalf of a given GPU.
-pub(crate) unsafe fn cuMulticastBindMem_v2(
-    object: CUmemGenericAllocationHandle,
-    device: CUdevice,
-    offset: usize,
-    memory: CUmemGenericAllocationHandle,
-    memory_offset: usize,
-    size: usize,
-    flags: c_ulonglong,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe {
-        driver::cuMulticastBindMem_v2(object, device, offset, memory, memory_offset, size, flags)
-    };
-    bind(
+    // Binds on behalf of a given GPU.
+    cuMulticastBindMem_v2(
+        object: CUmemGenericAllocationHandle, device: CUdevice, offset: usize,
+        memory: CUmemGenericAllocationHandle, memory_offset: usize, size: usize, flags: c_ulonglong,
+    ) => bind(
         PhysicalHandle(object),
         Some(DriverOrdinal(device)),
         (offset as u64, size as u64),
         |tenant| tenant.physical().reference(PhysicalHandle(memory)),
         call,
-    )
-}
+    );
 
-/// Binds the memory mapped at an address, on behalf of the GPU that has it.
-pub(crate) unsafe fn cuMulticastBindAddr(
-    object: CUmemGenericAllocationHandle,
-    offset: usize,
-    address: CUdeviceptr,
-    size: usize,
-    flags: c_ulonglong,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuMulticastBindAddr(object, offset, address, size, flags) };
-    bind_at(PhysicalHandle(object), None, (offset as u64, size as u64), address, call)
-}
+    // Binds the memory mapped at an address, on behalf of the GPU that has it.
+    cuMulticastBindAddr(
+        object: CUmemGenericAllocationHandle, offset: usize, address: CUdeviceptr, size: usize,
+        flags: c_ulonglong,
+    ) => bind_at(PhysicalHandle(object), None, (offset as u64, size as u64), address, call);
 
-/// Binds the memory mapped at an address, on behalf of a given GPU.
-pub(crate) unsafe fn cuMulticastBindAddr_v2(
-    object: CUmemGenericAllocationHandle,
-    device: CUdevice,
-    offset: usize,
-    address: CUdeviceptr,
-    size: usize,
-    flags: c_ulonglong,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call =
-        || unsafe { driver::cuMulticastBindAddr_v2(object, device, offset, address, size, flags) };
-    bind_at(
+    // Binds the memory mapped at an address, on behalf of a given GPU.
+    cuMulticastBindAddr_v2(
+        object: CUmemGenericAllocationHandle, device: CUdevice, offset: usize, address: CUdeviceptr,
+        size: usize, flags: c_ulonglong,
+    ) => bind_at(
         PhysicalHandle(object),
         Some(DriverOrdinal(device)),
         (offset as u64, size as u64),
         address,
         call,
-    )
-}
+    );
 
-/// Ends bindings of a GPU in a range of the object.
-pub(crate) unsafe fn cuMulticastUnbind(
-    object: CUmemGenericAllocationHandle,
-    device: CUdevice,
-    offset: usize,
-    size: usize,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuMulticastUnbind(object, device, offset, size) };
-    unbind(PhysicalHandle(object), DriverOrdinal(device), (offset as u64, size as u64), call)
+    // Ends bindings of a GPU in a range of the object.
+    cuMulticastUnbind(
+        object: CUmemGenericAllocationHandle, device: CUdevice, offset: usize, size: usize,
+    ) => unbind(PhysicalHandle(object), DriverOrdinal(device), (offset as u64, size as u64), call);
 }
 
 /// Binds a piece of memory to an object. The reference to it is taken before the call.

@@ -15,65 +15,26 @@ use crate::pools::{self, Driver, Source};
 use crate::process;
 use crate::{boundary, driver, graphs};
 
-/// Allocates from the current pool of the stream's device.
-pub(crate) unsafe fn cuMemAllocAsync(
-    address: *mut CUdeviceptr,
-    size: usize,
-    stream: CUstream,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuMemAllocAsync(address, size, stream) };
-    // SAFETY: `call` writes to the program's address if it succeeds.
-    unsafe { allocate(address, size, None, Order::legacy(stream), call) }
-}
+hooks! { call, order;
+    // Allocates from the current pool of the stream's device.
+    cuMemAllocAsync, cuMemAllocAsync_ptsz(
+        address: *mut CUdeviceptr, size: usize, stream: CUstream,
+    ) => {
+        // SAFETY: `call` writes to the program's address if it succeeds.
+        unsafe { allocate(address, size, None, order(stream), call) }
+    };
 
-pub(crate) unsafe fn cuMemAllocAsync_ptsz(
-    address: *mut CUdeviceptr,
-    size: usize,
-    stream: CUstream,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuMemAllocAsync_ptsz(address, size, stream) };
-    // SAFETY: `call` writes to the program's address if it succeeds.
-    unsafe { allocate(address, size, None, Order::per_thread(stream), call) }
-}
+    // Allocates from a pool of any GPU, or of the host.
+    cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz(
+        address: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream,
+    ) => {
+        // SAFETY: `call` writes to the program's address if it succeeds.
+        unsafe { allocate(address, size, Some(pool), order(stream), call) }
+    };
 
-/// Allocates from a pool of any GPU, or of the host.
-pub(crate) unsafe fn cuMemAllocFromPoolAsync(
-    address: *mut CUdeviceptr,
-    size: usize,
-    pool: CUmemoryPool,
-    stream: CUstream,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuMemAllocFromPoolAsync(address, size, pool, stream) };
-    // SAFETY: `call` writes to the program's address if it succeeds.
-    unsafe { allocate(address, size, Some(pool), Order::legacy(stream), call) }
-}
-
-pub(crate) unsafe fn cuMemAllocFromPoolAsync_ptsz(
-    address: *mut CUdeviceptr,
-    size: usize,
-    pool: CUmemoryPool,
-    stream: CUstream,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuMemAllocFromPoolAsync_ptsz(address, size, pool, stream) };
-    // SAFETY: `call` writes to the program's address if it succeeds.
-    unsafe { allocate(address, size, Some(pool), Order::per_thread(stream), call) }
-}
-
-/// Memory of a pool stays reserved by it; linear memory is freed when the stream reaches the free.
-pub(crate) unsafe fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> CUresult {
-    // SAFETY: the program's own call.
-    free(address, Order::legacy(stream), || unsafe { driver::cuMemFreeAsync(address, stream) })
-}
-
-pub(crate) unsafe fn cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) -> CUresult {
-    // SAFETY: the program's own call.
-    free(address, Order::per_thread(stream), || unsafe {
-        driver::cuMemFreeAsync_ptsz(address, stream)
-    })
+    // Memory of a pool stays reserved by it; linear memory is freed when the stream reaches this.
+    cuMemFreeAsync, cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) =>
+        free(address, order(stream), call);
 }
 
 /// A new pool holds nothing; its source of memory is recorded.
@@ -128,20 +89,14 @@ pub(crate) unsafe fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
     }
 }
 
-/// Releases what is not in use.
-pub(crate) unsafe fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult {
-    // SAFETY: the program's own call.
-    changed(pool, || unsafe { driver::cuMemPoolTrimTo(pool, keep) })
-}
+hooks! { call;
+    // Releases what is not in use.
+    cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) => changed(pool, call);
 
-/// A lowered threshold may take effect at once.
-pub(crate) unsafe fn cuMemPoolSetAttribute(
-    pool: CUmemoryPool,
-    attribute: CUmemPool_attribute,
-    value: *mut c_void,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    changed(pool, || unsafe { driver::cuMemPoolSetAttribute(pool, attribute, value) })
+    // A lowered threshold may take effect at once.
+    cuMemPoolSetAttribute(
+        pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void,
+    ) => changed(pool, call);
 }
 
 /// Another process's pool: that process is charged.
@@ -211,34 +166,16 @@ pub(crate) unsafe fn cuMemPoolImportPointer(
     open(route, call, || (unsafe { address.read() }, None))
 }
 
-/// Returns the pool of a location; a managed one is refused.
-pub(crate) unsafe fn cuMemGetDefaultMemPool(
-    pool: *mut CUmemoryPool,
-    location: *mut CUmemLocation,
-    kind: CUmemAllocationType,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    unless_managed(kind, || unsafe { driver::cuMemGetDefaultMemPool(pool, location, kind) })
-}
+hooks! { call;
+    // Return the default or current pool of a location; a managed one is refused.
+    cuMemGetDefaultMemPool, cuMemGetMemPool(
+        pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: CUmemAllocationType,
+    ) => unless_managed(kind, call);
 
-/// Returns the current pool of a location; a managed one is refused.
-pub(crate) unsafe fn cuMemGetMemPool(
-    pool: *mut CUmemoryPool,
-    location: *mut CUmemLocation,
-    kind: CUmemAllocationType,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    unless_managed(kind, || unsafe { driver::cuMemGetMemPool(pool, location, kind) })
-}
-
-/// Sets the current pool of a location; a managed one is refused.
-pub(crate) unsafe fn cuMemSetMemPool(
-    location: *mut CUmemLocation,
-    kind: CUmemAllocationType,
-    pool: CUmemoryPool,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    unless_managed(kind, || unsafe { driver::cuMemSetMemPool(location, kind, pool) })
+    // Sets the current pool of a location; a managed one is refused.
+    cuMemSetMemPool(
+        location: *mut CUmemLocation, kind: CUmemAllocationType, pool: CUmemoryPool,
+    ) => unless_managed(kind, call);
 }
 
 fn unless_managed(kind: CUmemAllocationType, call: impl FnOnce() -> CUresult) -> CUresult {

@@ -13,26 +13,13 @@ const TAIL: u64 = 64 << 10;
 /// Level number that stands for the tail; real levels are below.
 const TAIL_LEVEL: u64 = 31;
 
-pub(crate) unsafe fn cuMemMapArrayAsync(
-    list: *mut CUarrayMapInfo,
-    count: c_uint,
-    stream: CUstream,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuMemMapArrayAsync(list, count, stream) };
-    // SAFETY: the list is the program's: null, or `count` records.
-    unsafe { map(list, count, Order::legacy(stream), call) }
-}
-
-pub(crate) unsafe fn cuMemMapArrayAsync_ptsz(
-    list: *mut CUarrayMapInfo,
-    count: c_uint,
-    stream: CUstream,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuMemMapArrayAsync_ptsz(list, count, stream) };
-    // SAFETY: the list is the program's: null, or `count` records.
-    unsafe { map(list, count, Order::per_thread(stream), call) }
+hooks! { call, order;
+    cuMemMapArrayAsync, cuMemMapArrayAsync_ptsz(
+        list: *mut CUarrayMapInfo, count: c_uint, stream: CUstream,
+    ) => {
+        // SAFETY: the list is the program's: null, or `count` records.
+        unsafe { map(list, count, order(stream), call) }
+    };
 }
 
 /// Makes the call and accounts for its mappings.
@@ -103,23 +90,17 @@ fn array(entry: &CUarrayMapInfo) -> ArrayId {
 /// Returns the tiles of a mapping, in units of the array's tiles. An array without tiles is mapped
 /// at once: one tile for all.
 fn tiles(entry: &CUarrayMapInfo) -> Tiles {
-    let mut properties = CUDA_ARRAY_SPARSE_PROPERTIES::default();
-    let answer = match array(entry) {
+    let properties = driver::get(|to| match array(entry) {
         // SAFETY: the record is writable; the array is an argument of the program's call.
-        ArrayId::Array(array) => unsafe {
-            driver::cuArrayGetSparseProperties(&raw mut properties, CUarray(array))
-        },
+        ArrayId::Array(array) => unsafe { driver::cuArrayGetSparseProperties(to, CUarray(array)) },
         // SAFETY: as above.
         ArrayId::Mipmapped(array) => unsafe {
-            driver::cuMipmappedArrayGetSparseProperties(
-                &raw mut properties,
-                CUmipmappedArray(array),
-            )
+            driver::cuMipmappedArrayGetSparseProperties(to, CUmipmappedArray(array))
         },
-    };
-    if answer != CUresult::SUCCESS {
+    });
+    let Ok(properties) = properties else {
         return Tiles { part: 0, from: [0; 3], to: [1; 3] };
-    }
+    };
     if entry.subresource_type == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL {
         let [layer, offset, size, _] = entry.subresource;
         let (first, last) = (offset / TAIL, offset.saturating_add(size).div_ceil(TAIL));

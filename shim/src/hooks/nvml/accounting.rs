@@ -27,11 +27,11 @@ pub(crate) unsafe fn nvmlDeviceGetAccountingPids(
     let Scope::Container(sliced) = scope else { return nvmlReturn_t::ERROR_NO_PERMISSION };
     let pid_map = sliced.pid_map();
     let alive = |nvml_pid: c_uint| {
-        let mut stats = nvmlAccountingStats_t::default();
-        // SAFETY: the record is writable.
-        let answer =
-            unsafe { nvml::nvmlDeviceGetAccountingStats(device, nvml_pid, &raw mut stats) };
-        answer == nvmlReturn_t::SUCCESS && stats.is_running == 1
+        let read = |stats: *mut nvmlAccountingStats_t| {
+            // SAFETY: the record is writable.
+            unsafe { nvml::nvmlDeviceGetAccountingStats(device, nvml_pid, stats) }
+        };
+        nvml::get(read).is_ok_and(|stats| stats.is_running == 1)
     };
     let container_pid =
         |nvml_pid: c_uint| pid_map.container_pid(nvml_pid).filter(|_| alive(nvml_pid));

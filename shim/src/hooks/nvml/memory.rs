@@ -80,12 +80,9 @@ pub(crate) unsafe fn nvmlDeviceGetMemoryLimits_v1(
     {
         return answer;
     }
-    let mut memory = nvmlMemory_t::default();
-    // SAFETY: the record is writable.
-    if unsafe { nvml::nvmlDeviceGetMemoryInfo(device, &raw mut memory) } != nvmlReturn_t::SUCCESS {
+    let Some(view) = gpus::nvml_memory(device).and_then(|now| view(device, Bytes(now.free))) else {
         return answer;
-    }
-    let Some(view) = view(device, Bytes(memory.free)) else { return answer };
+    };
     // SAFETY: not null, and NVML has accepted the program's record.
     let limits = unsafe { &mut *limits };
     if answer == nvmlReturn_t::ERROR_NOT_FOUND {
