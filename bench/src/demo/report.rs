@@ -229,8 +229,8 @@ impl Report {
             self.share_error_pct
         );
         text += &format!(
-            "{}  Together they did {:.1} % of the work that one process does alone ({:.1} to {:.1} % \
-             in {} rounds; bound {AGGREGATE_PCT} % for this build).\n",
+            "{}  Together they did {:.1} % of the work that one process does alone \
+             ({:.1} to {:.1} % in {} rounds; bound {AGGREGATE_PCT} % for this build).\n",
             mark(self.aggregate_holds()),
             self.aggregate(),
             self.aggregate_pct[0],
