@@ -97,17 +97,17 @@ impl Child {
             Err(RecvTimeoutError::Timeout) => self.hung(),
             Err(RecvTimeoutError::Disconnected) => {
                 let outcome = self.collect();
-                panic!("{} ended without the line that was waited for: {outcome:?}", self.what)
+                panic!("{} ended before the expected line: {outcome:?}", self.what)
             }
         }
     }
 
     /// Writes to its standard input.
     pub fn write(&mut self, text: &str) {
-        let input = self.process.stdin.as_mut().expect("its input was closed");
+        let input = self.process.stdin.as_mut().expect("its input is open");
         if let Err(error) = input.write_all(text.as_bytes()) {
             let outcome = self.collect();
-            panic!("{} reads no more ({error}): {outcome:?}", self.what);
+            panic!("{} does not read its input ({error}): {outcome:?}", self.what);
         }
     }
 

@@ -180,7 +180,7 @@ impl Docker {
     /// Restarts the daemon.
     pub fn restart(&mut self) {
         self.stop_daemon();
-        self.start_daemon().expect("the daemon comes back");
+        self.start_daemon().expect("the daemon starts again");
     }
 
     /// Returns the daemon's client, for other threads.

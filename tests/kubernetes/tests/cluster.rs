@@ -128,7 +128,7 @@ fn deployments_of_document_001_survive_restarts() {
     // A container that ends is started again with its slice.
     let restarted = limits.keys().find(|pod| pod.starts_with("binpack-2")).expect("a pod").clone();
     let _ = cluster.kubectl(&["exec", &restarted, "--", "sh", "-c", "kill -TERM 1"]);
-    until("its container is another one", || {
+    until("its container is replaced", || {
         let pod = cluster.object("pod", "default", &restarted)?;
         let status = &pod["status"]["containerStatuses"][0];
         (status["restartCount"] == 1 && status["ready"] == true).then_some(())

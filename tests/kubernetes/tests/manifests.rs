@@ -85,8 +85,8 @@ fn render(helm: &Path, version: &str, settings: &[&str]) -> String {
 #[test]
 fn manifests_equal_the_rendered_chart() {
     let head = format!(
-        "# `kubectl apply -f` this, or install the chart: it is what helm makes of kubernetes/chart as that stands (sum {}).\n\
-         # BLESS=1 cargo test -p cgpu-kubernetes-tests --test manifests renders it anew.\n",
+        "# Rendered from kubernetes/chart (sum {}). Apply with `kubectl apply -f`, or install the chart.\n\
+         # BLESS=1 cargo test -p cgpu-kubernetes-tests --test manifests renders it again.\n",
         sum_of_chart()
     );
     let path = folder().join("manifests/cgpu.yaml");

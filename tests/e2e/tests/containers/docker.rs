@@ -220,7 +220,7 @@ fn slices_end_with_a_daemon_without_live_restore() {
         )
         .exits(0);
     docker.restart();
-    fixture.eventually("the one that is to be there is", || {
+    fixture.eventually("the restarted container has its slice", || {
         let inside = docker.run(&["exec", "again", "env", "-i", "/bin/init"]);
         (inside.code() == Some(0)).then(|| assert_eq!(inside.number("total"), 8058 * MIB))
     });

@@ -474,7 +474,7 @@ mod steps {
         drop(foreign);
 
         let _monitor = Monitor::start(&fixture);
-        let inside = fixture.eventually("the monitor tells the GPUs", || {
+        let inside = fixture.eventually("the monitor reports the GPUs", || {
             let outcome = run(SIX);
             (outcome.code() == Some(0)).then(|| outcome.number("total"))
         });

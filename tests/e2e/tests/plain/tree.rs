@@ -302,7 +302,7 @@ fn repeatedly_killed_monitor_loses_no_setting_and_no_tenant() {
         fixture.set("default_memsize", &value);
         monitor.process.kill();
         monitor = Monitor::start_with_tree(&fixture);
-        fixture.eventually("the tree again", || tree.read("0/a/weight").ok());
+        fixture.eventually("the tree is mounted again", || tree.read("0/a/weight").ok());
         for (node, value) in [
             ("0/prio_ratio", "77"),
             ("0/policy", "4"),

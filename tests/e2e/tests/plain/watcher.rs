@@ -172,7 +172,7 @@ fn largest_process_over_the_limit_is_ended_where_configured() {
     both.line();
     // The watcher must have sampled the container within its limit to know which process exceeded
     // it. The host's process is started after the first one, and finding it takes two samples.
-    fixture.eventually("a look at the GPU with the first on it", || {
+    fixture.eventually("a sample with the first process", || {
         (fixture.smi()["gpus"][0]["memory_used"].as_u64()? >= 512 * MIB).then_some(())
     });
     let mut native = fixture.program("hold");
@@ -206,7 +206,7 @@ fn process_over_a_lowered_limit_is_reported_and_not_ended() {
     let mut monitor = start();
     let mut held = run(&fixture, "a", &["--mem", "4GiB"], "exec HOLD 3G 240");
     held.line();
-    fixture.eventually("a look at the GPU", || {
+    fixture.eventually("a sample of the GPU", || {
         (fixture.smi()["gpus"][0]["memory_used"].as_u64()? >= 3 << 30).then_some(())
     });
     fixture.set("0/a/memsize", &(1024 * MIB).to_string());
@@ -242,7 +242,7 @@ fn process_entering_a_containers_namespace_belongs_to_it() {
     let _monitor = Monitor::start(&fixture);
     let mut inside = Child::start_for(command, std::time::Duration::from_secs(280));
     inside.line();
-    let host_pid = fixture.eventually("its process is proved", || {
+    let host_pid = fixture.eventually("its process is identified", || {
         fixture.accounting(&container)["processes"][0]["host_pid"].as_u64()
     });
     // From outside into the namespace, as `docker exec` does.

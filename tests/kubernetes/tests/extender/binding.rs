@@ -135,7 +135,7 @@ fn concurrent_write_does_not_stop_a_binding() {
     let reply = std::thread::scope(|scope| {
         let requested =
             scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &two, "n1"));
-        until_holds("the claim stands", || fixture.claim(&two).len() == CLAIM.len());
+        until_holds("the claim is written", || fixture.claim(&two).len() == CLAIM.len());
         fixture.server.edit(&key(&two), |pod| {
             pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False"}])
         });
@@ -164,7 +164,7 @@ fn conflicting_claim_is_withdrawn() {
     let reply = std::thread::scope(|scope| {
         let requested =
             scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &ours, "n1"));
-        until_holds("our claim stands", || fixture.claim(&ours).len() == CLAIM.len());
+        until_holds("our claim is written", || fixture.claim(&ours).len() == CLAIM.len());
         fixture.server.edit(&key(&theirs), |pod| {
             let claimed = running(pod.clone(), "n1", 0, 8);
             pod["metadata"]["annotations"] = claimed["metadata"]["annotations"].clone();

@@ -71,7 +71,7 @@ impl<'a> Host<'a> {
 
     /// Waits for this health of two GPUs in the node's annotation.
     pub(crate) fn wait_for_health(&self, healthy: [bool; 2]) {
-        self.fixture.eventually("what stands on the node", || {
+        self.fixture.eventually("the health of the GPUs on the node", || {
             let gpus = self.gpus();
             (gpus[0]["healthy"] == healthy[0] && gpus[1]["healthy"] == healthy[1]).then_some(())
         });

@@ -28,7 +28,7 @@ fn containers_get_what_the_extender_chose() {
     for pod in pods.into_iter().chain([over_both]) {
         let pod = host.server.put("pods", pod);
         let name = pod["metadata"]["name"].as_str().expect("a name").to_owned();
-        until_holds("the node is there for it", || {
+        until_holds("the extender knows the node", || {
             extender.filter(&pod, &[NODE])["NodeNames"]
                 .as_array()
                 .is_some_and(|nodes| !nodes.is_empty())

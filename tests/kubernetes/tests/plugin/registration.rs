@@ -53,8 +53,9 @@ fn restart_of_kubelet_or_plugin_keeps_slices() {
     assert_eq!(host.admit(&old), of_old);
     // Only its socket was removed.
     std::fs::remove_file(fixture.path("plugins/cgpu-mem.sock")).expect("the plugin's socket");
-    host.fixture
-        .eventually("registered again", || (host.kubelet.registrations(MEMORY) == 3).then_some(()));
+    host.fixture.eventually("the plugin registers again", || {
+        (host.kubelet.registrations(MEMORY) == 3).then_some(())
+    });
     host.kubelet.offers(MEMORY, 14, 14);
 
     // The next plugin reads the allocations from the pods.
