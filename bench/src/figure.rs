@@ -284,7 +284,7 @@ pub(crate) const FIGURES: &[Figure] = &[
         5.0,
     ),
     recorded("start_runc_added_pct", "the same by runc alone: create, start, delete"),
-    recorded("start_runc_alone_added_pct", "and where no monitor runs, so that NVML is asked"),
+    recorded("start_runc_alone_added_pct", "and without a monitor, so that NVML is queried"),
 ];
 
 /// Finds the row of a key.

@@ -13,6 +13,10 @@ use cgpu_client::message::Status;
 /// The GPU of the reference documents.
 pub const SIMULATED: &str = "A10:23028";
 
+/// Message about a missing file or folder.
+const NOT_BUILT: &str =
+    "not there; run `cargo xtask demo` (target/demo) or `cargo xtask build` (target/dist) first";
+
 /// The environment; its monitor ends with it.
 #[derive(Debug)]
 pub struct Fixture {
@@ -66,9 +70,8 @@ impl Fixture {
         simulated: Option<Simulated>,
         configuration: &str,
     ) -> Result<Self> {
-        let dist = dist
-            .canonicalize()
-            .with_context(|| format!("{}: not there; run `cargo xtask demo` (target/demo) or `cargo xtask build` (target/dist) first", dist.display()))?;
+        let dist =
+            dist.canonicalize().with_context(|| format!("{}: {NOT_BUILT}", dist.display()))?;
         let memory = Path::new("/dev/shm");
         let root =
             if memory.is_dir() { tempfile::tempdir_in(memory)? } else { tempfile::tempdir()? };
@@ -100,7 +103,8 @@ impl Fixture {
             }
             if ended.is_some() || start.elapsed() > Duration::from_secs(20) {
                 anyhow::bail!(
-                    "the monitor does not answer, or finds no GPU by NVML ({ended:?}); it said:\n{log}"
+                    "the monitor does not answer, or finds no GPU by NVML ({ended:?}); it \
+                     said:\n{log}"
                 );
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -218,11 +222,7 @@ impl Drop for Fixture {
 
 fn built(dist: &Path, name: &str) -> Result<PathBuf> {
     let file = dist.join(name);
-    ensure!(
-        file.is_file(),
-        "{}: not there; run `cargo xtask demo` (target/demo) or `cargo xtask build` (target/dist) first",
-        file.display()
-    );
+    ensure!(file.is_file(), "{}: {NOT_BUILT}", file.display());
     Ok(file)
 }
 

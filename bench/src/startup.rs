@@ -180,7 +180,8 @@ fn compared(
     let (plain, more) = (median(&mut plain), median(&mut added));
     let (least, most) = confidence_interval(&added);
     eprintln!(
-        "  a container: {plain:.1} ms, with a slice {more:.1} ms more ({least:.1} to {most:.1}, 95 % confidence)"
+        "  a container: {plain:.1} ms, with a slice {more:.1} ms more ({least:.1} to {most:.1}, 95 \
+         % confidence)"
     );
     Ok(more / plain * 100.0)
 }

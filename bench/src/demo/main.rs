@@ -105,7 +105,8 @@ fn measure(fixture: &mut Fixture, time: Duration) -> Result<Report> {
     let mut rounds = Vec::new();
     for number in 1..=ROUNDS {
         eprintln!(
-            "demo: round {number} of {ROUNDS}: one process alone, then both tenants, kernels of 60 us without a pause"
+            "demo: round {number} of {ROUNDS}: one process alone, then both tenants, kernels of 60 \
+             us without a pause"
         );
         // Under policy 2 the time of an idle neighbour stays unused.
         set_policy(fixture, NATIVE)?;

@@ -182,7 +182,8 @@ impl Report {
             "share_error_pct": round(self.share_error_pct),
             "aggregate_pct": round(self.aggregate()),
             "aggregate_bound_pct": AGGREGATE_PCT,
-            "aggregate_pct_rounds": self.aggregate_pct.iter().map(|&percent| round(percent)).collect::<Vec<_>>(),
+            "aggregate_pct_rounds":
+                self.aggregate_pct.iter().map(|&percent| round(percent)).collect::<Vec<_>>(),
             "oom_enforced": self.oom_enforced(),
             "managed_refused": self.managed_refused(),
         })
@@ -207,7 +208,8 @@ impl Report {
                 tenant.granted_mib
             );
             text += &format!(
-                "{}  The programs of tenant {} see a GPU of {} MiB, from every function of the driver and of NVML.\n",
+                "{}  The programs of tenant {} see a GPU of {} MiB, from every function of the \
+                 driver and of NVML.\n",
                 mark(tenant.shown_as_size),
                 tenant.name,
                 tenant.limit_mib
@@ -219,7 +221,8 @@ impl Report {
         );
         for tenant in &self.tenants {
             text += &format!(
-                "     Tenant {} with weight {} completed {} kernels: {:.2} % of the work; set: {:.2} %.\n",
+                "     Tenant {} with weight {} completed {} kernels: {:.2} % of the work; set: \
+                 {:.2} %.\n",
                 tenant.name, tenant.weight, tenant.launches, tenant.share_pct, tenant.set_pct
             );
         }

@@ -241,7 +241,8 @@ fn newcomer_beside_a_queue_filled_while_alone_has_its_share() {
         let (native, ours) =
             (newcomer(None, micros, streams), newcomer(Some(WEIGHTED), micros, streams));
         println!(
-            "beside {streams} streams of {micros} us: {ours} kernels, {native} by the GPU's own slicing"
+            "beside {streams} streams of {micros} us: {ours} kernels, {native} by the GPU's own \
+             slicing"
         );
         // Half of two seconds is 50,000 kernels.
         assert!(
@@ -315,7 +316,7 @@ const fn us(micros: u64) -> Nanos {
 
 /// The monitor admits a container when its program starts. Until then the other one is alone.
 #[test]
-fn tenant_that_starts_later_leaves_the_gpu_to_the_others_until_then() {
+fn tenant_that_starts_later_takes_no_gpu_time_before() {
     let saturate = |program: &Program<'_>| {
         while program.goes_on() {
             program.submit(Work::full(us(60)), 0)?;

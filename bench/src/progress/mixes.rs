@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn deviation_is_of_the_share_and_in_percent_of_it() {
+    fn deviation_is_relative_to_the_share_in_percent() {
         let off = deviations(&[0.3, 0.2], &[1, 1]);
         assert!((off[0] - 20.0).abs() < 1e-9 && (off[1] + 20.0).abs() < 1e-9, "{off:?}");
         assert!(deviations(&[0.6, 0.2], &[3, 1]).iter().all(|off| off.abs() < 1e-9));

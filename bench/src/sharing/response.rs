@@ -85,7 +85,8 @@ pub(super) fn gaps(bench: &mut Bench) -> Result<Figures> {
         let rate = |track: &Track| track.rate(WARM, track.length());
         let (got, slicing) = (rate(&tracks[0]), rate(&native[0]));
         eprintln!(
-            "    gap {gap_us} us: {:.0} % of solo, {:.0} % by the GPU's own slicing; the neighbour {:.0} and {:.0} %",
+            "    gap {gap_us} us: {:.0} % of solo, {:.0} % by the GPU's own slicing; the neighbour \
+             {:.0} and {:.0} %",
             100.0 * got / solo,
             100.0 * slicing / solo,
             rate(&tracks[1]) * 60.0 / 1e4,
@@ -107,7 +108,8 @@ pub(super) fn priority(bench: &mut Bench) -> Result<Figures> {
         let at = |part| track.quantile(part).context("no request ended");
         let (half, most, all) = (at(0.5)?, at(0.99)?, at(1.0)?);
         eprintln!(
-            "    requests of 6.4 ms: half within {:.2} ms, 99 of 100 within {:.2}, all within {:.2}",
+            "    requests of 6.4 ms: half within {:.2} ms, 99 of 100 within {:.2}, all within \
+             {:.2}",
             half * 1e3,
             most * 1e3,
             all * 1e3

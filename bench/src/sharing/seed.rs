@@ -66,7 +66,8 @@ impl Row {
 pub(super) fn table(bench: &mut Bench) -> Result<Figures> {
     let mut worst: f64 = 0.0;
     eprintln!(
-        "    1:2 table: framework, batch, kernels x us + gap, alone/s, got/s, ratio here; in the document"
+        "    1:2 table: framework, batch, kernels x us + gap, alone/s, got/s, ratio here; in the \
+         document"
     );
     for (place, row) in TABLE.iter().enumerate() {
         if bench.quick && !QUICK.contains(&place) {
@@ -84,7 +85,8 @@ pub(super) fn table(bench: &mut Bench) -> Result<Figures> {
         let (one, two) = (rate(0)?, rate(1)?);
         let document = row.images[1] / row.images[0];
         eprintln!(
-            "    {:<10} {:>3}  {:>3} x {:>3} us + {:>4} us  {solo:>7.1}  {one:>6.1} {two:>6.1}  1:{:.3} ({:.1} %);  1:{document:.3} ({:.1} %)",
+            "    {:<10} {:>3}  {:>3} x {:>3} us + {:>4} us  {solo:>7.1}  {one:>6.1} {two:>6.1}  \
+             1:{:.3} ({:.1} %);  1:{document:.3} ({:.1} %)",
             row.framework,
             row.batch,
             load.batch,

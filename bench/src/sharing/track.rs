@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn times_outside_of_a_run_are_cut_to_it() {
+    fn times_outside_of_a_run_are_clamped() {
         let track = track(&[5, 10, 20]);
         assert_eq!(track.between(0.5, 9.0), 10.0);
         assert_eq!(track.rate(0.0, 1.0), 15.0);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_begin_where_work_goes_on_after_a_rest() {
+    fn turns_begin_where_work_continues_after_a_pause() {
         // Turns of two steps, pauses of three. The first pause cannot be recognised.
         let track = track(&[0, 1, 2, 2, 2, 2, 3, 4, 4, 4, 4, 5, 6]);
         assert_eq!(track.resumptions(1.5), [3.0, 5.5]);

@@ -368,7 +368,8 @@ impl Watched<'_> {
         self.unshown_for = unshown_for.max(self.unshown_for);
         ensure!(
             unshown_for < SHOWN_TIMEOUT,
-            "{unshown} beyond the limit, and {unaccounted} shown as unaccounted: the rest was not shown in time"
+            "{unshown} beyond the limit, and {unaccounted} shown as unaccounted: the rest was not \
+             shown in time"
         );
         Ok(())
     }

@@ -18,7 +18,7 @@ fn alone(threads: u32, script: &Script<'_>) -> Observed {
 }
 
 #[test]
-fn full_grids_run_one_by_one_and_quarter_grids_beside_each_other() {
+fn full_grids_run_in_sequence_and_quarter_grids_in_parallel() {
     let on_four_streams = |grid| {
         alone(1, &|program| {
             while program.goes_on() {
@@ -76,7 +76,7 @@ fn threads_of_a_program_launch_beside_each_other() {
 }
 
 #[test]
-fn copies_run_beside_kernels_and_take_their_time() {
+fn copies_overlap_kernels_and_take_their_time() {
     // 96 us at 12 GB/s, and 8 us before the first byte.
     let bytes = Bytes(96 * 12_000);
     let kernels = |copies: bool| {
@@ -100,7 +100,7 @@ fn copies_run_beside_kernels_and_take_their_time() {
 }
 
 #[test]
-fn polling_sees_the_end_of_the_last_launch_and_not_before() {
+fn polling_sees_the_end_of_the_last_launch_not_earlier() {
     let earliest = Mutex::new(Nanos::MAX);
     let polls = alone(1, &|program| {
         while program.goes_on() {

@@ -3,7 +3,7 @@ use super::*;
 use crate::emulation::Observed;
 
 #[test]
-fn profiles_are_every_slicing_once_and_the_usual_one_first() {
+fn profiles_are_distinct_with_the_default_first() {
     let all = Profile::all();
     assert_eq!((all.len(), all[0]), (12, Profile::USUAL));
     assert!(all.iter().enumerate().all(|(number, profile)| !all[..number].contains(profile)));
@@ -44,7 +44,7 @@ fn check(name: &str, profile: &Profile, is_right: impl Fn(&Row<'_>) -> bool) {
 /// Regression: a request took 2.25 times as long as alone, and the neighbour did less than with
 /// native slicing.
 #[test]
-fn request_has_a_turn_of_its_own_at_once() {
+fn request_gets_its_own_turn_at_once() {
     let in_one_piece = |row: &Row<'_>| {
         let [ours, _] = row.both();
         let slower = ours.latency()[1] / row.alone.ran.latency()[1];
@@ -56,7 +56,7 @@ fn request_has_a_turn_of_its_own_at_once() {
 
 /// Regression: it did 0.73 of its work alone, as with native slices shorter than its batches.
 #[test]
-fn loader_has_a_turn_of_its_own_for_each_batch() {
+fn loader_gets_its_own_turn_for_each_batch() {
     check("loader", &Profile::USUAL, |row| row.own_ratio() > 0.88 && row.sum_ratio() > 1.04);
 }
 

@@ -73,7 +73,8 @@ impl Run<'_> {
         ensure!(
             seen.on_gpu.iter().copied().any(agrees)
                 || (large + small == 0 && seen.on_gpu.is_empty()),
-            "the GPU has {:?} for {large} of contexts and large allocations and {small} of small ones",
+            "the GPU has {:?} for {large} of contexts and large allocations and {small} of small \
+             ones",
             seen.on_gpu
         );
         self.model.processes[index].charged_at_most(seen.used);

@@ -70,7 +70,7 @@ impl Run<'_> {
             Command::PrimaryRetain => {
                 let active = self.model.processes[index].has(PRIMARY);
                 if active {
-                    ensure!(code == 0, "the primary context is there");
+                    ensure!(code == 0, "an active primary context was not retained");
                 } else {
                     self.granted_if_fits(self.model.context, code)?;
                 }
@@ -82,7 +82,7 @@ impl Run<'_> {
                 process.retained += u32::from(code == 0);
             }
             Command::PrimaryRelease | Command::PrimaryReset => {
-                ensure!(code == 0, "the primary context was not let go");
+                ensure!(code == 0, "the primary context was not released or reset");
                 let process = &mut self.model.processes[index];
                 process.retained -= u32::from(*command == Command::PrimaryRelease);
                 if !answer.active {
@@ -220,16 +220,19 @@ impl Run<'_> {
                             .exported
                             .get(&exported)
                             .is_some_and(|exported| exported.maker_exited);
-                ensure!(code != 0 || there, "what is not there was opened");
+                ensure!(code != 0 || there, "memory that does not exist was opened");
                 // Allocations that several contexts opened may share a block.
-                ensure!(code == 0 || maker.is_none() || elsewhere, "what is there was not opened");
+                ensure!(
+                    code == 0 || maker.is_none() || elsewhere,
+                    "existing memory was not opened"
+                );
                 if code == 0 {
                     process.opened.insert(open, Opened { context, exported });
                     process.shares = true;
                 }
             }
             Command::Close { open } => {
-                ensure!(code == 0, "what was open was not closed");
+                ensure!(code == 0, "an open import was not closed");
                 self.model.processes[index].opened.remove(&open);
             }
             Command::PhysicalExport { key, exported } => {
@@ -247,7 +250,7 @@ impl Run<'_> {
                 }
             }
             Command::PhysicalImport { key, exported } => {
-                ensure!(code == 0, "what a descriptor keeps was not imported");
+                ensure!(code == 0, "memory that a descriptor keeps was not imported");
                 let bytes = self.model.exported.get(&exported).context("what was lent")?.bytes;
                 let process = &mut self.model.processes[index];
                 let exported = Some(exported);
@@ -314,7 +317,7 @@ impl Run<'_> {
                 ensure!(code == 0, "the graph was not destroyed");
                 self.model.processes[index].graphs.remove(&graph);
             }
-            Command::GraphTrim => ensure!(code == 0, "what graphs do not use was not given back"),
+            Command::GraphTrim => ensure!(code == 0, "unused memory of graphs was not trimmed"),
             Command::Synchronise { .. } => ensure!(code == 0, "the stream was not waited for"),
             Command::MemoryInfo { .. } => ensure!(code == 0, "the getters were refused"),
             Command::Fork => ensure!(code == 0, "the child ended with {code}"),

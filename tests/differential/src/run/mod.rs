@@ -450,7 +450,8 @@ impl<'a> Run<'a> {
             let (accounting, gpu, exited) =
                 (self.oracle.total()?, self.oracle.gpu_memory()?, self.exited);
             bail!(
-                "actor {index}: {step:?} -> {answer:?}: {error:#} ({accounting:?}, {gpu} on the GPU, {exited} of exited processes)"
+                "actor {index}: {step:?} -> {answer:?}: {error:#} ({accounting:?}, {gpu} on the \
+                 GPU, {exited} of exited processes)"
             );
         }
         let compared =

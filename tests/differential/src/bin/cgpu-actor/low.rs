@@ -87,7 +87,8 @@ impl Actor {
         let is_free = (clamp(free)..=clamp(after)).contains(&low_free);
         ensure!(
             is_free && [low_total, low_device] == [clamp(total); 2],
-            "the older getters show {low_free} of {low_total} and {low_device} for {free} of {total}"
+            "the older getters show {low_free} of {low_total} and {low_device} for {free} of \
+             {total}"
         );
         Ok(())
     }

@@ -45,7 +45,7 @@ impl Run<'_> {
                 process.release_reference(first);
             }
             Command::ObjectEnd { object } => {
-                ensure!(code == 0, "the object was not given back");
+                ensure!(code == 0, "the object was not released");
                 let process = &mut self.model.processes[index];
                 let gone = process.objects.remove(&object).context("the object")?;
                 gone.bound.into_values().for_each(|first| process.release_reference(first));
@@ -102,7 +102,7 @@ impl Run<'_> {
                 self.model.processes[index].shares = true;
             }
             Command::ExternalImport { context, external, key, .. } => {
-                ensure!(code == 0, "what a descriptor keeps was not imported");
+                ensure!(code == 0, "memory that a descriptor keeps was not imported");
                 let process = &mut self.model.processes[index];
                 process.externals.insert(external, (context, key));
                 process.shares = true;
@@ -118,7 +118,7 @@ impl Run<'_> {
                 self.model.processes[index].buffers.remove(&buffer);
             }
             Command::ExternalEnd { external } => {
-                ensure!(code == 0, "another interface's memory was not given back");
+                ensure!(code == 0, "another interface's memory was not released");
                 self.model.processes[index].externals.remove(&external);
             }
             _ => bail!("no comparison for {command:?}"),

@@ -140,11 +140,11 @@ impl Run<'_> {
                 if !drawn.can_launch(about) {
                     ensure!(
                         code != 0,
-                        "launched although what it allocates is there, or what it frees is not"
+                        "launched although its memory is allocated, or what it frees is not"
                     );
                     ensure!(
                         code != OUT_OF_MEMORY || !self.model.fits(bound),
-                        "out of memory, where there is room, and a launch that cannot be"
+                        "out of memory with room, for an impossible launch"
                     );
                     return Ok(());
                 }

@@ -94,7 +94,7 @@ impl Run<'_> {
                 let its =
                     self.model.processes[index].libraries.get(&library).context("the library")?;
                 let (bytes, is_there) = (its.0, its.1.contains(&context));
-                ensure!(!is_there || code == 0, "what is there was refused");
+                ensure!(!is_there || code == 0, "a loaded library was refused");
                 if !is_there {
                     self.granted_if_fits(bytes, code)?;
                     self.counts(code);
