@@ -23,8 +23,8 @@ fn two_saturating_tenants_get_45_percent_each() {
     fixture.tenant(0, "spin_60us", Habit::Saturate);
     fixture.tenant(0, "spin_60us", Habit::Saturate);
     fixture.run_until(SECOND);
-    for who in 0..2 {
-        assert_near("share", fixture.share(who), 0.455, 0.005);
+    for index in 0..2 {
+        assert_near("share", fixture.share(index), 0.455, 0.005);
     }
 }
 
@@ -36,8 +36,8 @@ fn two_saturating_tenants_with_cheap_switches_get_48_percent_each() {
     fixture.tenant(0, "spin_60us", Habit::Saturate);
     fixture.tenant(0, "spin_60us", Habit::Saturate);
     fixture.run_until(SECOND);
-    for who in 0..2 {
-        assert_near("share", fixture.share(who), 0.481, 0.005);
+    for index in 0..2 {
+        assert_near("share", fixture.share(index), 0.481, 0.005);
     }
 }
 
@@ -56,8 +56,8 @@ fn shares_are_equal_for_any_kernel_length() {
     fixture.tenant(0, "spin_5ms", Habit::Saturate);
     fixture.tenant(0, "lognormal_200us_1.0", Habit::Saturate);
     fixture.run_until(SECOND);
-    for who in 0..3 {
-        assert_near("share", fixture.share(who), 1_024.0 / (3.0 * 1_124.0), 0.005);
+    for index in 0..3 {
+        assert_near("share", fixture.share(index), 1_024.0 / (3.0 * 1_124.0), 0.005);
     }
 }
 
@@ -167,7 +167,7 @@ fn same_seed_gives_same_history() {
         fixture.tenant(0, "lognormal_300us_0.5", Habit::Bound(3));
         fixture.tenant(1, "lognormal_100us_0.3", Habit::Synchronise);
         fixture.run_until(SECOND);
-        (0..3).map(|who| (fixture.completed(who), fixture.share(who))).collect::<Vec<_>>()
+        (0..3).map(|index| (fixture.completed(index), fixture.share(index))).collect::<Vec<_>>()
     };
     assert_eq!(history(1), history(1));
     assert_ne!(history(1), history(2));

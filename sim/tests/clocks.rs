@@ -106,7 +106,7 @@ fn shares_on_real_and_virtual_clock_agree_within_2_percent() {
         fixture.tenant(gpu, &format!("spin_{micros}us"), Habit::Saturate);
     }
     fixture.run_until(Nanos(2 * SECOND.0));
-    let on_virtual: Vec<f64> = (0..tenants.len()).map(|who| fixture.share(who)).collect();
+    let on_virtual: Vec<f64> = (0..tenants.len()).map(|index| fixture.share(index)).collect();
 
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let settings = settings(&directory, Figures::default());
@@ -141,13 +141,13 @@ fn shares_on_real_and_virtual_clock_agree_within_2_percent() {
     let before = read();
     std::thread::sleep(core::time::Duration::from_millis(600));
     let after = read();
-    for (who, ((from, busy), (to, more))) in before.into_iter().zip(after).enumerate() {
+    for (index, ((from, busy), (to, more))) in before.into_iter().zip(after).enumerate() {
         let on_real = ratio(more - busy, to - from);
-        let off = (on_real / on_virtual[who] - 1.0).abs();
+        let off = (on_real / on_virtual[index] - 1.0).abs();
         assert!(
             off < 0.02,
-            "tenant {who}: {on_real:.4} on the real clock, {:.4} on the virtual",
-            on_virtual[who]
+            "tenant {index}: {on_real:.4} on the real clock, {:.4} on the virtual",
+            on_virtual[index]
         );
     }
     clients[0].0.check().unwrap();

@@ -392,7 +392,7 @@ fn memory_accounting_is_exact() {
     assert_eq!(
         machine.memory_info(1).unwrap().used,
         cost,
-        "who leaves in good order leaves nothing"
+        "a process that ends normally leaves nothing"
     );
     machine.destroy_context(context).unwrap();
     assert_eq!(machine.memory_info(1).unwrap(), start);

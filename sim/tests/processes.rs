@@ -243,7 +243,7 @@ fn two_processes_get_equal_shares_and_lose_a_tenth() {
         let (begun, before) = read();
         std::thread::sleep(Duration::from_millis(500));
         let (ended, after) = read();
-        let permille = |who: usize| (after[who] - before[who]).0 * 1_000 / (ended - begun).0;
+        let permille = |index: usize| (after[index] - before[index]).0 * 1_000 / (ended - begun).0;
         seen.push([permille(0), permille(1)]);
         seen.last().is_some_and(|both| both.iter().all(|permille| (440..=470).contains(permille)))
     });
@@ -299,7 +299,7 @@ fn host_functions_run_in_order() {
     let context = machine.create_context(0).unwrap();
     let stream = machine.create_stream(context, StreamKind::NonBlocking).unwrap();
     let word = Arc::new(AtomicU64::new(0));
-    let (calls, heard) = channel();
+    let (calls, received) = channel();
     for number in 0..20_u64 {
         let calls = calls.clone();
         let word = Arc::clone(&word);
@@ -311,7 +311,7 @@ fn host_functions_run_in_order() {
         machine.host_function(stream, Box::new(call)).unwrap();
     }
     assert_eq!(
-        heard.iter().take(20).map(|(number, _)| number).collect::<Vec<_>>(),
+        received.iter().take(20).map(|(number, _)| number).collect::<Vec<_>>(),
         (0..20).collect::<Vec<_>>()
     );
     machine.synchronize_stream(stream).unwrap();

@@ -87,13 +87,13 @@ fn event_times_on_the_real_clock_never_run_backwards() {
     let mut last = Nanos::ZERO;
     for _ in 0..2_000 {
         machine.record_event(event, stream).unwrap();
-        let asked = machine.now();
+        let requested = machine.now();
         machine.synchronize_event(event).unwrap();
         let at = machine.recorded_at(event).unwrap().unwrap();
         assert!(last < at && at < machine.now(), "{last}, {at}");
         assert!(at + machine.figures().visibility <= machine.now(), "seen before it could be");
         let (reported, was) = times(&machine, base, event);
-        assert!((reported - was).abs() <= 500 && asked > last);
+        assert!((reported - was).abs() <= 500 && requested > last);
         last = at;
     }
 }

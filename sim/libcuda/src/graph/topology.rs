@@ -27,13 +27,13 @@ fn put_list(list: &[CUgraphNode], to: Out<CUgraphNode>, length: Out<usize>) -> A
 fn put_data(
     edges: &[Edge],
     to: Option<Out<CUgraphEdgeData>>,
-    asked: bool,
+    requested: bool,
     capacity: usize,
 ) -> Answer {
     match to.filter(|to| !to.is_null()) {
         Some(to) => to.put_all(edges.iter().map(|edge| edge.data), capacity.min(edges.len()))?,
         // The caller must not miss data that matters.
-        None if asked && !edges.iter().all(Edge::is_plain) => return Err(LOSSY_QUERY),
+        None if requested && !edges.iter().all(Edge::is_plain) => return Err(LOSSY_QUERY),
         None => {}
     }
     Ok(())

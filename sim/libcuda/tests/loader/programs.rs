@@ -363,7 +363,7 @@ fn journal_contains_every_call() {
     machine.prints("meminfo");
     let calls: Vec<String> =
         calls(&path).iter().map(|call| format!("{} {}", call.name, call.answer)).collect();
-    let wanted = [
+    let expected = [
         "cuInit 0",
         "cuDeviceGetCount 0",
         "cuDeviceGet 0",
@@ -375,7 +375,7 @@ fn journal_contains_every_call() {
         "cuMemGetInfo_v2 0",
         "cuDevicePrimaryCtxRelease_v2 0",
     ];
-    assert_eq!(calls, wanted);
+    assert_eq!(calls, expected);
 }
 
 fn calls(journal: &std::path::Path) -> Vec<Call> {
