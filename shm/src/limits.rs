@@ -86,7 +86,7 @@ impl fmt::Display for Reason {
             Self::Keyword(found) => {
                 write!(
                     f,
-                    "expected version, name, weight, percent, high_priority or GPU, found `{found}`"
+                    "expected version, name, weight, percent, high_priority or gpu, found `{found}`"
                 )
             }
             Self::Missing(what) => write!(f, "expected {what}, found the line's end"),

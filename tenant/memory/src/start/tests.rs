@@ -300,7 +300,7 @@ fn unparsable_limits_file_is_refused() {
         ),
         (
             "version 1\nweigth 3\n",
-            "line 2: expected version, name, weight, percent, high_priority or GPU, found `weigth`",
+            "line 2: expected version, name, weight, percent, high_priority or gpu, found `weigth`",
         ),
         (
             over.as_str(),
