@@ -43,13 +43,11 @@ fn alone(program: &str) -> Option<Outcome> {
     Some(Outcome::of(command).silent())
 }
 
-/// Asserts that the time between two events is at least that of the kernels between them.
 fn check_elapsed(outcome: &Outcome, millis: f64) {
     let elapsed = outcome.json()["elapsed_ms"].as_f64().expect("a time");
     assert!(elapsed >= millis, "{outcome:?}");
 }
 
-/// Asserts that the program saw the limit, filled it, and got all memory back in the end.
 fn check_filled(outcome: &Outcome) {
     assert_eq!(outcome.number("total"), LIMIT);
     assert_eq!(outcome.number("info_total"), LIMIT);
@@ -107,7 +105,6 @@ fn cuda_bindings_without_shim() {
     let Some(outcome) = alone("bindings_work") else { return };
     check_elapsed(&outcome, 10.0 * 0.2);
     assert_eq!(outcome.number("step"), 2 * MIB);
-    // A copy in, a fill, a kernel, a copy out.
     assert_eq!(outcome.number("nodes"), 4);
 }
 
@@ -231,7 +228,6 @@ fn prometheus_client() {
     );
 }
 
-/// NVML of unequal GPUs, one of them partitioned, with an injected error.
 #[test]
 fn nvidia_ml_py_and_nvitop_without_shim() {
     let Some(python) = python("clients::nvml_gpus") else { return };

@@ -33,7 +33,6 @@ fn systems(test: &str) -> Vec<Older> {
     systems
 }
 
-/// Returns this system's shim, which needs a newer glibc than older systems have.
 fn new_shim() -> Option<PathBuf> {
     std::env::var_os("CGPU_NEW_SHIM").map(PathBuf::from)
 }
@@ -92,7 +91,6 @@ fn shim_loads_and_programs_start() {
             let output = version(program).exits(0);
             assert!(output.stdout.starts_with(program), "{name}: {output:?}");
         }
-        // The only thing missing is a runtime to hand over to.
         let output = version("cgpu-runtime");
         assert!(output.stderr.contains("no runtime to hand over to"), "{name}: {output:?}");
     }

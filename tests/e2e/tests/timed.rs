@@ -17,7 +17,6 @@ const SECONDS: f64 = 3.0;
 
 const KERNEL_US: u32 = 60;
 
-/// Returns the duration that `cargo xtask soak` requests, in seconds.
 fn soaking() -> Option<f64> {
     std::env::var("CGPU_SOAK_SECONDS").ok()?.parse().ok()
 }
@@ -52,7 +51,6 @@ impl Pair {
         [a.rate(), b.rate()]
     }
 
-    /// Launches on one alone. Returns kernels per second.
     fn alone(&mut self, which: usize, seconds: f64) -> f64 {
         self.workers[which].begin(seconds);
         self.workers[which].rate()
@@ -144,7 +142,6 @@ fn two_docker_containers_share_one_to_two() {
         else {
             return;
         };
-        // The monitor samples the containers' simulated GPUs.
         let _ = std::os::unix::fs::symlink(
             fixture.root().join("gpus").join(gpus),
             fixture.path("gpus"),
@@ -307,7 +304,6 @@ fn policy_5_gates_no_tenant() {
 fn fixed_shares_hold_alone_and_beside_others() {
     undisturbed("fixed_shares_hold_alone_and_beside_others", || {
         let mut pair = Pair::start([6, 10]);
-        // The rate without sharing.
         pair.fixture.set("0/policy", "5");
         let alone = pair.alone(0, SECONDS);
         pair.fixture.set("0/policy", "3");
@@ -402,7 +398,6 @@ fn policies_change_every_100_ms_under_load() {
     });
 }
 
-/// Returns the microseconds that the simulated GPU has counted as a process's.
 fn worked(fixture: &Fixture, program: &Value) -> f64 {
     let mut status = fixture.native(&fixture.dist().file("cgpu-sim"));
     status.args(["status", "--json"]);

@@ -48,14 +48,12 @@ impl Seen {
         self.processes.iter().map(|process| process.bytes).sum()
     }
 
-    /// Returns the same without what changes from one sample to the next.
     fn without_utilisation(mut self) -> Self {
         self.processes.iter_mut().for_each(|process| process.busy = false);
         self
     }
 }
 
-/// A shell as a container's first process, by `cgpu run`.
 struct Container(Child);
 
 impl Container {
@@ -69,7 +67,6 @@ impl Container {
         contained(&command, true).map(|command| Self(Child::start(command)))
     }
 
-    /// Runs a command line in the container and returns its output.
     fn run(&mut self, line: &str) -> String {
         self.0.write(&format!("{line} </dev/null 2>&1; echo \"end $?\"\n"));
         let mut text = String::new();
@@ -140,7 +137,6 @@ fn views_inside_and_outside_containers_add_up() {
     let tools = Tools::of(&python);
     let fixture = Fixture::new("A10:23028");
     let _monitor = Monitor::start(&fixture);
-    // One process that computes without a pause, and one that keeps memory.
     let beside = "(while echo work; do :; done | who 2G >/dev/null) & (sleep 250 | who 1G) &";
     let Some(mut notebook) = Container::start(&fixture, "notebook", "6GiB", beside) else {
         return skip("view", "unshare", "PID namespaces need root or user namespaces");

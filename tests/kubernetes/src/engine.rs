@@ -225,7 +225,6 @@ impl<'a> Engine<'a> {
         Ok(config)
     }
 
-    /// Returns a CDI device's edits from the one specification that has it.
     fn resolve(&self, device: &str) -> Result<Value, String> {
         let unresolvable = || format!("unresolvable CDI devices {device}");
         let (kind, name) = device.split_once('=').ok_or_else(unresolvable)?;

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// Time after which an answer counts as hung.
 const IO_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A transport.

@@ -67,7 +67,6 @@ fn deployments_of_document_001_survive_restarts() {
             "NAME           IPADDRESS      GPU0(Allocated/Total)  GPU Memory(GiB)\n{}{}{}\nAllocated/Total GPU Memory In Cluster:\n{}\n",
             row(one, "192.168.1.214"),
             row(other, "192.168.1.215"),
-            // As long as the first row.
             "-".repeat(50 + 2 * format!("{}/14", held[one]).len()),
             sums[number]
         );
@@ -79,7 +78,6 @@ fn deployments_of_document_001_survive_restarts() {
     assert_eq!(amounts, [12, 13], "{held:?}");
     let full = held.iter().find(|(_, units)| **units == 13).expect("the fuller one").0.clone();
 
-    // A pod without room has an event.
     cluster.apply_text(&pod("late", "", "3", ""));
     cluster.reported("late", "Insufficient aliyun.com/gpu-mem");
 
@@ -175,7 +173,6 @@ fn stateful_sets_of_documents_000_and_004_run() {
     };
     four(&cluster);
 
-    // A request that cannot be met has an event and no node.
     for (pod_name, labels, units, reason) in [
         ("indivisible", ", aliyun.com/gpu-count: \"3\"", "8", "3"),
         ("too-large", "", "15", "15"),

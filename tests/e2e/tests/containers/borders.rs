@@ -112,7 +112,6 @@ mod steps {
             ("--roo=ROOT", "--bundle THERE ID"),
             ("--log-for json", "--bundle THERE ID"),
         ] {
-            // The configuration is in the current folder, and is edited there.
             fs::write(&other, &config).expect("a configuration");
             fs::write(meant.join("config.json"), &config).expect("a configuration");
             let id = "way";
@@ -200,7 +199,6 @@ mod steps {
         );
         drop(held);
         container.delete();
-        // Nix's loaders are known to read another file.
         fs::create_dir_all(rootfs.join("nix/store")).expect("a folder");
         let container = oci.start_bundle("mixed", &bundle);
         for file in ["/etc/ld.so.preload", "/etc/ld-nix.so.preload"] {
@@ -214,14 +212,12 @@ mod steps {
         is_clean(&fixture);
     }
 
-    /// The slice was made for a whole GPU.
     pub(crate) fn gpu_partitioned_after_start_is_refused(test: &str, runtime: Runtime) {
         let whole = "A100:40960";
         let fixture = Fixture::new(whole);
         let Some(oci) = OciHost::open(test, &fixture, runtime, whole) else { return };
         let container = oci.start("one", SIX);
         assert_eq!(sizes(&container, &["meminfo"]), [40960 * 6 / 15]);
-        // Processes that start later see the partitioned GPU.
         let partitioned = [
             "CGPU_SIM_GPUS=A100:40960/mig=3g.20gb,1g.5gb",
             "CGPU_SIM_STATE=/run/cgpu/sim/partitioned",
@@ -283,7 +279,6 @@ mod steps {
         }
         drop(engine);
         if of("1").is_some_and(|first| first == initial) {
-            // When its namespace ends, it is gone, and its slice is reclaimed.
             fixture.eventually("its room is free", || {
                 let container = oci.start("other", EIGHT);
                 container.delete();

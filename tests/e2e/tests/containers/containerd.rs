@@ -11,7 +11,6 @@ use super::*;
 const TIMEOUT: Duration = Duration::from_secs(60);
 const IMAGE: &str = "localhost/cuda:latest";
 
-/// A daemon for one test, as `cgpu setup containerd` has configured it.
 struct Containerd {
     folder: TempDir,
     daemon: Option<Child>,
@@ -118,7 +117,6 @@ impl Containerd {
         Outcome::of(command)
     }
 
-    /// Returns the state of the CRI plugin, or None if there is no such plugin.
     fn plugin(&self) -> Option<String> {
         let plugins = self.ctr(&["plugins", "ls"]).exits(0).stdout;
         let line = plugins.lines().find(|line| line.split_whitespace().nth(1) == Some("cri"))?;
@@ -218,7 +216,6 @@ fn pods_of_the_runtime_class_have_slices_and_names() {
     assert_eq!(container["name"], "trainer/main", "{shown:#}");
     assert_eq!(container["image"], IMAGE, "{shown:#}");
     assert_eq!(container["id"], container_id[..12], "{shown:#}");
-    // An invalid setting is reported to the caller.
     let bad = ["container", &pod, "trainer", "bad", IMAGE, "ALIYUN_COM_GPU_MEM_CONTAINER=six"];
     let bad = printed(cri(&bad));
     let refused = cri(&["start", &bad]);
@@ -227,7 +224,6 @@ fn pods_of_the_runtime_class_have_slices_and_names() {
         "{refused:?}"
     );
 
-    // A pod of the same engine without the handler is started by runc alone.
     let plain = printed(cri(&["pod", "plain", ""]));
     let native = printed(cri(&[&["container", &plain, "plain", "main", IMAGE], SIX].concat()));
     cri(&["start", &native]).exits(0);

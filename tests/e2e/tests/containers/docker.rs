@@ -40,7 +40,6 @@ fn two_containers_share_a_gpu_as_documented() {
     for line in ["ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15"] {
         assert!(variables.lines().any(|other| other == line), "{variables}");
     }
-    // Names and IDs, as `docker ps` shows them.
     let listed = docker.run(&["ps", "--format", "{{.ID}} {{.Names}}"]).stdout;
     let shown = fixture.smi();
     for line in listed.lines() {
@@ -53,7 +52,6 @@ fn two_containers_share_a_gpu_as_documented() {
         let found = found.unwrap_or_else(|| panic!("{name} is not in {shown:#}"));
         assert_eq!(found["id"], *id, "{found:#}");
     }
-    // An invalid setting is reported on the command line, by the default runtime and by name.
     let refused = docker
         .line("docker run --rm --runtime cgpu -e ALIYUN_COM_GPU_MEM_CONTAINER=six IMAGE true");
     assert!(
@@ -63,7 +61,6 @@ fn two_containers_share_a_gpu_as_documented() {
     );
     let plain = docker.line("docker run --rm IMAGE cat /proc/self/maps").exits(0).stdout;
     assert!(!plain.contains("cgpu"), "{plain}");
-    // A restart keeps the slice; removal ends it.
     docker.run(&["restart", "--time", "0", "gpu_test1"]).exits(0);
     assert_eq!(sizes_in(&docker, "gpu_test1"), [6043]);
     docker.run(&["pause", "gpu_test1"]).exits(0);
@@ -196,7 +193,6 @@ fn slices_survive_a_daemon_with_live_restore() {
     let mut held = docker.spawn(&["exec", "-i", "box", "hold", "1G", "600"]);
     held.line();
     docker.restart();
-    // It has kept running with its slice, and its daemon can end it.
     assert_eq!(sizes_in(&docker, "box"), [6043]);
     let shown = fixture.smi();
     assert_eq!(shown["containers"][0]["name"], "box", "{shown:#}");

@@ -178,7 +178,6 @@ mod steps {
             let message = oci.refused("bad", variables);
             assert!(message.contains(part) && !message.contains('\n'), "{message}");
         }
-        // Images that cannot load the shim.
         for (libc, part) in [("lib/ld-musl-x86_64.so.1", "musl"), ("nothing", "no glibc")] {
             let bundle = oci.bundle("bare", SIX, &["true"]);
             let rootfs = bundle.join("rootfs");
@@ -298,7 +297,6 @@ mod steps {
         let four = "V100:16130,V100:16130,V100:16130,V100:16130";
         let fixture = Fixture::new(four);
         let Some(oci) = OciHost::open(test, &fixture, runtime, four) else { return };
-        // What the driver reports to programs for a GPU that is not sliced.
         let native = oci.start("native", &[]);
         assert!(
             native.exec(&["meminfo"]).code() != Some(0),
@@ -362,7 +360,6 @@ mod steps {
             assert_eq!(sizes(&container, &["env", &chosen, "/bin/meminfo"]), [limit], "{name}");
         }
         container.delete();
-        // By UUID: a whole instance, and half of one.
         let (big, small) = (&names[1], &names[2][..12]);
         let visible = |list: &str| format!("NVIDIA_VISIBLE_DEVICES={list}");
         let chosen = |name: &str| format!("CUDA_VISIBLE_DEVICES={name}");
@@ -372,7 +369,6 @@ mod steps {
         let both =
             oci.start("both", &[&memory("1,2"), &visible(&format!("{small},{big}")), &chosen(big)]);
         assert_eq!(sizes(&both, &["meminfo"]), [2048]);
-        // One instance's memory is not another's.
         let refused = oci.refused("more", &[&memory("9"), &visible(big)]);
         assert!(
             refused.contains("has 20480 MiB, of which 12288 MiB are given to 2 containers"),
@@ -566,7 +562,6 @@ mod steps {
             runtime == Runtime::Crun || refused.stderr.contains("is `six`, expected"),
             "{refused:?}"
         );
-        // By both ways at once it is one slice.
         eight.delete();
         let both = oci.start_bundle("both", &with_device("both", "all", EIGHT));
         assert_eq!(sizes(&both, &["env", "-i", "/bin/meminfo"]), [8058]);

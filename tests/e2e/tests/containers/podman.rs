@@ -39,7 +39,6 @@ fn containers_have_their_slices_and_names() {
     podman.command(&["rm", "short"]).exits(0);
 }
 
-/// `--device` makes a slice without `cgpu-runtime`.
 #[test]
 fn cdi_devices_are_slices() {
     let fixture = Fixture::new(T4);
@@ -67,7 +66,6 @@ fn cdi_devices_are_slices() {
     is_clean(&fixture);
 }
 
-/// As an unprivileged user, with podman's user namespace and the user's own runtime folder.
 #[test]
 fn rootless_user_has_its_own_slices() {
     let test = "podman::rootless_user_has_its_own_slices";

@@ -13,7 +13,6 @@ use serde_json::Value;
 /// long and is killed before.
 const LONG: Duration = Duration::from_secs(150);
 
-/// A host with a neighbour on its first GPU.
 struct Contended {
     fixture: Fixture,
     container: Container,
@@ -36,7 +35,6 @@ impl Contended {
         self
     }
 
-    /// Starts a program in the container, which then waits for its input.
     fn start(&self, program: &str, arguments: &[&str]) -> Child {
         let mut command = self.fixture.program_in(&self.container, program);
         command.args(arguments);
@@ -71,7 +69,6 @@ impl Contended {
         (made, measured)
     }
 
-    /// Returns a counter's sum over the container's processes.
     fn counted(&self, name: &str) -> u64 {
         let accounting = self.fixture.accounting(&self.container);
         let of = |process: &Value| process["counters"][name].as_u64();
@@ -116,8 +113,6 @@ fn run_program(child: &mut Child) -> Vec<String> {
     }
 }
 
-/// Calls of streams, events, captures and graphs, by two threads and in both flavours, have the
-/// same results with and without the gate.
 #[test]
 fn streams_and_captures_are_unchanged_by_the_gate() {
     let steps = "2000";
@@ -137,7 +132,6 @@ fn streams_and_captures_are_unchanged_by_the_gate() {
             assert_eq!(gated, alone, "seed {seed}");
         }
         assert_eq!(gated.len(), alone.len(), "seed {seed}");
-        // The gate was closed, and launches were captured.
         assert!(contended.counted("capturing") > 0 && contended.measured() > 0, "seed {seed}");
         assert_eq!(contended.counted("panicked"), 0);
         child.finish().silent();
@@ -150,7 +144,6 @@ fn streams_and_captures_are_unchanged_by_the_gate() {
     contended.finish();
 }
 
-/// Returns the calls of a function in a journal.
 fn named<'a>(calls: &'a [Value], name: &'a str) -> impl Iterator<Item = &'a Value> {
     calls.iter().filter(move |call| call["what"] == "call" && call["name"] == *name)
 }

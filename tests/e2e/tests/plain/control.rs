@@ -52,7 +52,6 @@ fn monitor_without_a_driver_waits_for_one() {
     let nvml = format!("tree = \"none\"\nnvml = \"{}\"\n", library.display());
     let monitor = Monitor::start_with(&fixture, &nvml);
     assert_eq!(fixture.smi()["gpus"].as_array().map(Vec::len), Some(0));
-    // The monitor works without a driver.
     fixture.set("default_memsize", "1073741824");
     std::os::unix::fs::symlink(fixture.dist().file("sim/libnvidia-ml.so.1"), &library)
         .expect("a driver");

@@ -25,7 +25,6 @@ fn exiting_process_moves_no_other_slot() {
     }
     first.kill();
     for _ in 0..20 {
-        // Each claims the free slot and scans for exited processes.
         Outcome::of(fixture.program_in(&container, "init")).silent();
         assert!(fixture.used(&container, 0) >= 6 * 1024 * MIB);
     }

@@ -17,7 +17,6 @@ fn script(name: &str, root: &Path, arguments: &[&str]) -> Outcome {
     Child::start(command).finish()
 }
 
-/// Returns every path below a folder with the content of files.
 fn all(folder: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let mut found = BTreeMap::new();
     for entry in
@@ -181,7 +180,6 @@ fn package_installs_from_its_own_folder() {
     assert!(all(&root).is_empty(), "{:?}", all(&root).keys());
 }
 
-/// Returns the path of a link's target below `docs/`.
 fn target_of_link(page: &str, link: &str) -> String {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();

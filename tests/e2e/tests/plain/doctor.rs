@@ -101,7 +101,6 @@ fn doctor_without_causes_reports_none() {
     let program = fixture.dist().program("hold");
     becomes(&fixture, &[], || inside(&fixture, &container, |command| command.arg(&program)));
     let _ = fixture.accounting(&container);
-    // On the host it reports that there is no other container.
     becomes(&fixture, &["alone"], || outside(&fixture, &[]));
     becomes(&fixture, &["alone"], || outside(&fixture, &["--container", "a"]));
     becomes(&fixture, &[], || outside(&fixture, &["--why", "shim"]));
@@ -141,14 +140,12 @@ fn static_programs_are_reported() {
     };
     let ask = |program: &Path| inside(&fixture, &container, |command| command.arg(program));
     assert!(ask(&program).contains(&"static_program".to_owned()));
-    // On the host, before anything is started.
     assert!(
         outside(&fixture, &[&program.to_string_lossy()]).contains(&"static_program".to_owned())
     );
     let script = fixture.path("script");
     fs::write(&script, format!("#!{}\n", program.display())).expect("a script");
     assert!(ask(&script).contains(&"static_program".to_owned()));
-    // While it runs, too.
     let mut running = Child::start_for(fixture.native_in(&container, &program), LONG);
     fixture.eventually("a running static program", || {
         assert!(running.runs());
@@ -268,7 +265,6 @@ fn missing_throttle_is_explained() {
         (inside(&fixture, &container, |command| command) == ["native_policy"]).then_some(())
     });
     becomes(&fixture, &["native_policy"], || outside(&fixture, &["--container", "a"]));
-    // It exists but is stopped.
     monitor.process.signal(libc::SIGSTOP);
     becomes(&fixture, &["monitor_stale"], || inside(&fixture, &container, |command| command));
     let found = outside(&fixture, &[]);
@@ -297,7 +293,6 @@ fn refused_allocation_is_explained() {
             .then_some(found)
     });
     assert!(!found.contains(&"use_over_limit".to_owned()), "{found:?}");
-    // The limit falls below the use.
     fixture.set("0/a/memsize", &(128 * MIB).to_string());
     fixture.eventually("over the limit", || {
         outside(&fixture, &["--container", "a"])
@@ -334,7 +329,6 @@ fn missing_and_outdated_shim_are_reported() {
     bare.finish().exits(0);
     native.finish().silent();
 
-    // The library is replaced under a process that has it loaded.
     let copy = fixture.path("libcgpu.so");
     fs::copy(fixture.dist().file("libcgpu.so"), &copy).expect("a copy");
     let container = fixture.limited("b", 1024);

@@ -36,7 +36,6 @@ fn specification_names_existing_tests_and_benchmarks() {
     for name in cited {
         let found = match name.rsplit_once("::") {
             Some((_, function)) => text.contains(&format!("fn {function}(")),
-            // A benchmark's key.
             None => text.contains(&format!("\"{name}\"")),
         };
         assert!(found, "SPECIFICATION.md names {name}, which is nowhere");

@@ -15,7 +15,6 @@ const CONTAINER: &str = "
     cp {limits} /run/cgpu/limits && {protect} && chmod 777 /run/cgpu && mount -t tmpfs -o mode=1777 none /dev/shm &&
     echo /run/stage > /etc/ld.so.conf.d/cgpu.conf && ldconfig && echo /run/stage/libcgpu.so > /etc/ld.so.preload && cd /";
 
-/// The file's protection by a container runtime.
 const READ_ONLY: &str =
     "mount --bind /run/cgpu/limits /run/cgpu/limits && mount -o remount,bind,ro /run/cgpu/limits";
 
@@ -113,7 +112,6 @@ fn limits_hold_in_user_namespaces() {
         "unshare -Ur INIT",
         "unshare -U INIT",
         "unshare -Urm INIT",
-        // It cannot be made writable from inside, nor unmounted.
         "unshare -Urm sh -c 'mount -o remount,bind,rw /run/cgpu/limits 2>/dev/null; INIT'",
         "unshare -Urm sh -c 'umount /run/cgpu/limits 2>/dev/null; INIT'",
     ];

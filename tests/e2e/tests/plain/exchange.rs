@@ -125,7 +125,6 @@ fn sparse_array_memory_is_charged_and_refunded() {
     fixture.wait_until_empty(&container);
 }
 
-/// Returns a program's outcome on these GPUs, outside of containers and under a limit.
 fn both(gpus: &str, driver: &str, name: &str, arguments: &[&str]) -> (Outcome, Outcome) {
     let run = |limit: Option<u64>| {
         let fixture = Fixture::new(gpus);

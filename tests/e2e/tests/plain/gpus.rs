@@ -21,7 +21,6 @@ fn seen(fixture: &Fixture, container: &Container) -> Vec<(String, u64)> {
     gpus.map(gpu).collect()
 }
 
-/// Returns the GPUs' UUIDs in PCI order and their totals without a limit.
 fn gpus(fixture: &Fixture) -> Vec<(String, u64)> {
     let native =
         fixture.container("native").with("CUDA_DEVICE_ORDER", "PCI_BUS_ID").with("NATIVE", "all");

@@ -15,7 +15,6 @@ fn holder(fixture: &Fixture, container: &Container, bytes: &str) -> Child {
     holder
 }
 
-/// Returns a value of `cgpu smi` for a container's first GPU.
 fn share(fixture: &Fixture, container: &Container, key: &str) -> i64 {
     let accounting = fixture.accounting(container);
     accounting["gpus"][0][key].as_i64().unwrap_or_else(|| panic!("no {key} in {accounting:#}"))
@@ -91,7 +90,6 @@ fn concurrent_starts_leave_correct_context_charges() {
             (share(&fixture, container, "implicit") == CONTEXT.cast_signed()).then_some(())
         });
     }
-    // The next process's charge is right as well.
     let later: Vec<Child> =
         containers.iter().map(|container| holder(&fixture, container, "1400M")).collect();
     for container in &containers {

@@ -30,7 +30,6 @@ fn every_malformed_value_fails_closed() {
         &[("ALIYUN_COM_GPU_MEM_CONTAINER", "1e3")],
         &[("ALIYUN_COM_GPU_MEM_CONTAINER", "0x10")],
         &[("ALIYUN_COM_GPU_MEM_CONTAINER", "18446744073709551616")],
-        // More than the GPU has, and more entries than GPUs.
         &[("ALIYUN_COM_GPU_MEM_CONTAINER", "64")],
         &[("ALIYUN_COM_GPU_MEM_CONTAINER", "1,1,1")],
         &[("ALIYUN_COM_GPU_MEM_CONTAINER", "6"), ("CGPU_MEM_UNIT", "GB")],

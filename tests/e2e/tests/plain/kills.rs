@@ -5,7 +5,6 @@ use std::time::Duration;
 use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor, Outcome};
 use serde_json::Value;
 
-/// A deterministic generator, so that a failure can be repeated.
 struct Random(u64);
 
 impl Random {
@@ -115,7 +114,6 @@ impl Sibling {
         assert_eq!(self.request("give")["result"], 0);
     }
 
-    /// Ends without an error. Nothing is left, neither charged nor on the GPU.
     fn ends(self, fixture: &Fixture, container: &Container) {
         self.child.finish().silent();
         fixture.wait_until_empty(container);
@@ -125,7 +123,6 @@ impl Sibling {
 
 /// A driver version with all functions.
 const NEWEST: &str = "13050";
-/// Processes at a time.
 const AT_ONCE: usize = 4;
 
 /// Kills processes with this kind of memory inside of each of these calls (`NAME`, or `NAME:N` for

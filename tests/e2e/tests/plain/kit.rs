@@ -21,7 +21,6 @@ const MEASURED: [&str; 6] = ["nvml_start", "costs", "clock", "shapes", "demo", "
 
 const GATE: [&str; 4] = ["gate_contexts", "gate_latency", "gate_streams", "gate_calls"];
 
-/// A kit, its host, and the folder of its results.
 struct Kit {
     fixture: Fixture,
     folder: PathBuf,
@@ -55,7 +54,6 @@ impl Kit {
         self
     }
 
-    /// Replaces text in one of its scripts, which must contain it.
     fn change(&self, script: &str, from: &str, to: &str) {
         let script = self.folder.join(script);
         let text = fs::read_to_string(&script).expect("a script");
@@ -104,7 +102,6 @@ impl Kit {
         serde_json::from_str(&outcome.stdout).expect("JSON")
     }
 
-    /// Waits until no process of this host and no temporary folder of the kit is left.
     fn leaves_nothing(&self) {
         let host = self.fixture.path("").to_string_lossy().into_owned();
         self.fixture.wait_until_none("processes of the kit", || processes_of(&host));
@@ -342,7 +339,6 @@ fn hanging_program_is_ended_at_its_limit_and_other_rows_run() {
     assert_eq!(rows["meminfo"]["result"], "FAILED", "{outcome:#?}");
     assert!(contains(&rows["meminfo"], "error", "not done within 1 s"), "{rows:#}");
     assert_eq!(rows["managed"]["result"], "held", "{rows:#}");
-    // Its output until then is in the archive.
     let mut tar = Command::new("tar");
     tar.arg("-xzOf").arg(kit.result(".tar.gz").expect("an archive"));
     tar.args(["--wildcards", "*/logs/meminfo-*.out"]);
@@ -393,7 +389,6 @@ fn killed_kit_leaves_the_rows_that_were_done() {
         (&false.into(), &"measured".into())
     );
     fs::remove_dir_all(kit.out()).expect("results");
-    // The next run removes what the killed one left.
     Outcome::of(kit.run(&["--only", "fail_closed"])).exits(0);
     kit.leaves_nothing();
 }

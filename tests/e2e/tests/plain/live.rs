@@ -3,7 +3,6 @@
 use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor};
 use serde_json::Value;
 
-/// A process that allocates and frees on command.
 struct Taker(Child);
 
 impl Taker {
@@ -52,7 +51,6 @@ fn lowered_limit_blocks_until_use_falls_and_raised_limit_applies_at_once() {
     for taker in &mut takers {
         let answer = taker.request("take 2M");
         assert_eq!((result(&answer), &answer["free"]), (2, &0.into()), "{answer}");
-        // No process is killed, and its memory stays.
         assert_eq!(answer["held"], 1024 * MIB);
     }
     // Two of three GiB and three contexts still exceed the limit; freed memory is not cached.

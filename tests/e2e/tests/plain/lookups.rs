@@ -282,7 +282,6 @@ impl Apt {
         Ok(Self { configuration, folder: folder.to_owned() })
     }
 
-    /// Returns the URI from which the machine gets the distribution.
     fn mirror() -> Result<String, String> {
         let mut command = Command::new("apt-get");
         command.args(["indextargets", "--format", "$(ORIGIN) $(COMPONENT) $(RELEASE) $(REPO_URI)"]);

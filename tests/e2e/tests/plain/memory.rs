@@ -245,7 +245,6 @@ fn context_use_that_the_driver_keeps_stays_charged() {
     Outcome::of(command).silent();
 }
 
-/// Returns the functions that `docs/support.md` lists as refused.
 fn refused_names() -> BTreeSet<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/support.md");
     let page = std::fs::read_to_string(page).expect("docs/support.md");
@@ -281,7 +280,6 @@ fn unaccounted_allocating_calls_are_refused() {
             answers[name]
         );
     }
-    // Each of them is counted under its reason.
     let counters = &fixture.accounting(&container)["processes"][0]["counters"];
     let counted = counters
         .as_object()

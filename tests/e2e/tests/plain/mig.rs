@@ -41,7 +41,6 @@ fn instances_have_their_own_limits() {
             assert_eq!(seen(&fixture, &rank), [(uuid.clone(), mib)], "{name}");
         }
     }
-    // By UUID, in another order, and only some.
     let (first, second) =
         (gpus[1].replacen("GPU", "MIG", 1), gpus[2][..12].replacen("GPU", "MIG", 1));
     let named = fixture
@@ -146,7 +145,6 @@ fn each_instance_has_its_own_folder_and_settings() {
         (&["set", "1.0/policy", "6"], "EINVAL"),
         (&["set", "1.0/a/weight", "26"], "EINVAL"),
         (&["set", "1.0/free_weight", "1"], "EACCES"),
-        // More than the instance has, though not more than its GPU.
         (&["set", "1.1/c/memsize", "6442450944"], "EINVAL"),
     ] {
         let outcome = cgpu(&fixture, arguments).exits(1);
@@ -163,14 +161,12 @@ fn each_instance_has_its_own_folder_and_settings() {
         names.retain(|entry| entry.path().is_dir());
         assert_eq!(names.len(), 2, "{names:?}");
     }
-    // A setting of one instance changes no other, and not the whole GPU.
     for (node, value) in
         [("1.1/policy", "1"), ("0/policy", "1"), ("1.0/max_inst", "20"), ("0/max_inst", "20")]
     {
         assert_eq!(cgpu(&fixture, &["get", node]).silent().stdout, format!("{value}\n"), "{node}");
     }
 
-    // Another monitor reads the same settings.
     monitor.process.kill();
     monitor = start();
     for (node, value) in [("1.0/policy", "2"), ("1.1/max_inst", "7"), ("1.0/a/weight", "3")] {

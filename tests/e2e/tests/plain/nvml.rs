@@ -140,7 +140,6 @@ fn failing_start_leaves_the_program_running_within_its_limit() {
     assert_eq!(Outcome::of(kernels(&fixture, &container, &[])).silent().number("free"), FREE);
     let text = fs::read_to_string(&journal).expect("a journal");
     assert_eq!(text.matches("\"nvmlInit_v2\"").count(), 1, "it is not tried again");
-    // The next process's accounting is right and ends at the limit.
     let mut fill = fixture.program_in(&container, "alloc_fill");
     fill.arg("64M");
     let outcome = Outcome::of(fill).silent();

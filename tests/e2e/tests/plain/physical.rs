@@ -124,7 +124,6 @@ fn mappings_of_a_killed_process_are_reclaimed() {
     assert_eq!(counted(&fixture, &container, "unrecorded"), 0);
     child.kill();
     fixture.wait_until_empty(&container);
-    // The next process can allocate all of it again.
     let mut command = fixture.program_in(&container, "alloc_fill");
     command.args(["64M", "1"]);
     assert!(Outcome::of(command).silent().number("granted") > LIMIT_MIB / 2 * MIB);

@@ -59,7 +59,6 @@ fn record() {
     frame("working");
     worker.finish();
     neighbour.finish();
-    // A killed process writes nothing any more.
     frame("dead");
     holder.finish().silent();
 }

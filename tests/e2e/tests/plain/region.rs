@@ -79,7 +79,6 @@ fn truncating_a_mapped_region_ends_only_its_own_programs() {
         Outcome::of(command).silent();
         fixture.wait_until_empty(&neighbour);
         drop(monitor);
-        // With the broken file removed the container can start again.
         fs::remove_file(container.file("use")).expect("it is there");
         fs::remove_file(container.file("grant")).expect("it is there");
         Outcome::of(fixture.program_in(&container, "init")).silent();

@@ -76,16 +76,13 @@ fn runs_of_one_name_are_one_container() {
     holder.args([hold.as_os_str(), "3G".as_ref()]);
     let mut holder = Child::start(holder);
     holder.line();
-    // It joins without repeating the limit, and finds most of it used.
     let joining = ["--sim", "A10:23028", "--name", "team", "--", &hold.to_string_lossy(), "2G"];
     let refused = cgpu(&fixture, &joining).exits(4);
     assert_eq!(refused.number("error"), 2);
-    // Another limit under the same name is refused.
     let other = ["--sim", "A10:23028", "--name", "team", "--mem", "5GiB", "--", "true"];
     let outcome = cgpu(&fixture, &other).exits(126);
     assert!(outcome.stderr.contains("team"), "{outcome:?}");
     holder.finish().exits(0);
-    // Once the container is empty, another limit makes another container.
     cgpu(&fixture, &other).exits(0);
 }
 
@@ -115,7 +112,6 @@ fn killed_run_is_removed_by_the_next() {
     first.kill();
     let folder = fixture.root().join("containers/first");
     assert!(folder.exists());
-    // The killed program takes a while to end.
     let deadline = Instant::now() + Duration::from_secs(30);
     while folder.exists() {
         assert!(Instant::now() < deadline, "no process lives in it");

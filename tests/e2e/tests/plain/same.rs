@@ -22,7 +22,6 @@ const fn with(program: &'static str, arguments: &'static [&'static str]) -> Run 
     Run { program, arguments, gpus: GPU, driver: DRIVER }
 }
 
-/// Returns a run on these GPUs with a driver that has the program's functions.
 const fn on(gpus: &'static str, driver: &'static str, program: &'static str) -> Run {
     Run { program, arguments: &[], gpus, driver }
 }
@@ -175,7 +174,6 @@ fn daemon_that_closes_all_descriptors_stays_charged() {
         let file = fixture.path("daemon");
         let mut command = fixture.program_in(&container, "daemon");
         command.arg(&file).args(late);
-        // The first parent ends at once; the daemon goes on.
         Outcome::of(command).silent();
         let printed = fixture.eventually("the daemon works", || fs::read_to_string(&file).ok());
         let printed: serde_json::Value = serde_json::from_str(&printed).expect("JSON");

@@ -23,10 +23,8 @@ const PROGRAMS: &[&[&str]] = &[
     &["spawns"],
 ];
 
-/// The environment of a program.
 #[derive(Default)]
 struct Surroundings {
-    /// Preloads before and after ours.
     before: Vec<PathBuf>,
     after: Vec<PathBuf>,
     flag: Option<&'static str>,

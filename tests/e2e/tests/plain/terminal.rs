@@ -93,7 +93,6 @@ fn top_shows_sorts_filters_and_changes_what_is_confirmed() {
     terminal.types("w25");
     terminal.press("Enter");
     terminal.types("y");
-    // The monitor's error code.
     terminal.shows("EBUSY");
 
     terminal.resize(120, 40);

@@ -25,12 +25,10 @@ fn least(seconds: u64) -> u64 {
     1250 * seconds.min(SECONDS) / SECONDS
 }
 
-/// Two that compute, and those that start and end.
 const TENANTS: usize = 20;
 /// Maximum resident memory of a monitor with these tenants, in KiB.
 const MOST_RESIDENT: u64 = 30 << 10;
 
-/// Returns whether trees can be mounted here, and records the skip if not.
 pub(crate) fn has_fuse(test: &str) -> bool {
     // SAFETY: no obligations; geteuid cannot fail.
     let is_root = unsafe { libc::geteuid() } == 0;
@@ -142,7 +140,6 @@ fn client(
 #[derive(Debug)]
 struct Size {
     descriptors: usize,
-    /// Resident memory in KiB.
     resident: u64,
     /// Private memory in KiB: pages of regions and of simulated GPUs are not the monitor's growth.
     own: u64,
@@ -213,7 +210,6 @@ fn tree_access_is_consistent_while_tenants_start_and_end() {
     let (mut rounds, mut highest) = (0, before.resident);
     let (start, mut told) = (Instant::now(), 0);
     while clients.iter_mut().any(Child::runs) {
-        // One ends by itself, one is killed; others replace them.
         let (finishing, killed) =
             (rounds % transient.len(), (rounds + transient.len() / 2) % transient.len());
         let mut replace =

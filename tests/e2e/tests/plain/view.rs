@@ -8,7 +8,6 @@ use serde_json::Value;
 const A10: &str = "A10:23028";
 const LIMIT: u64 = 4 * 1024 * MIB;
 
-/// A process that reports what NVML returns.
 struct NvmlView(Child);
 
 impl NvmlView {
@@ -62,7 +61,6 @@ struct Setup {
 }
 
 impl Setup {
-    /// Returns None where namespaces are not available.
     fn set(naming: Naming) -> Option<Self> {
         let fixture = Fixture::new(A10);
         let named = |mut command: Command| {
@@ -140,7 +138,6 @@ fn lists_with_host_pids_are_made_from_the_ledger() {
     lists(Naming::AsOnTheHostUntranslated);
 }
 
-/// Asserts that each container sees only its own utilisation, and the host both.
 fn utilisation(naming: Naming) {
     let Some(mut setup) = Setup::set(naming) else { return };
     setup.wait_until_stable();
@@ -251,7 +248,6 @@ fn vendor_limits_are_capped_at_the_limit() {
     }
     assert_eq!((&limits["soft"], &limits["hard"]), (&0.into(), &LIMIT.into()));
     assert_eq!(limits["used"], seen["used"]);
-    // Outside of containers none is set.
     let mut command = fixture.program("who");
     command.env("CGPU_SIM_DRIVER", "13050");
     assert!(NvmlView::start(command).read()["limits"].is_null());

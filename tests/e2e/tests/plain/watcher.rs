@@ -20,7 +20,6 @@ fn run(fixture: &Fixture, name: &str, options: &[&str], script: &str) -> Child {
     Child::start_for(command, std::time::Duration::from_secs(280))
 }
 
-/// Returns the watcher's findings about a container, or about the host's processes.
 fn findings(fixture: &Fixture, container: Option<&str>) -> Vec<Value> {
     let all = fixture.smi()["findings"].as_array().cloned().unwrap_or_default();
     all.into_iter().filter(|finding| finding["container"].as_str() == container).collect()
@@ -47,7 +46,6 @@ fn record(fixture: &Fixture) -> Value {
     })
 }
 
-/// Waits for a sample of at least 1.
 fn counted(fixture: &Fixture, sample: &str) {
     fixture.eventually(sample, || {
         let text = metrics(fixture);
@@ -144,7 +142,6 @@ fn only_the_unshimmed_process_is_ended_where_configured() {
     counted(&fixture, "cgpu_ended_processes_total{cause=\"unshimmed\",container=\"bad\"}");
     let text = smi(&fixture);
     assert!(text.contains("of bad was sent SIGTERM by the monitor"), "{text}");
-    // The host's own process is found as well, and not ended.
     let finding = found(&fixture, None, "unshimmed");
     assert_eq!(finding["pid"], native.pid(), "{finding}");
     let line =

@@ -53,7 +53,6 @@ pub(crate) struct SharedState {
     journal: Mutex<Vec<Request>>,
     /// The latest version; wakes watches.
     latest_version: watch::Sender<u64>,
-    /// Counts up to break every open watch.
     broken: watch::Sender<u64>,
 }
 
@@ -70,7 +69,6 @@ impl SharedState {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the store and wakes the watches.
     pub(crate) fn write<T>(&self, change: impl FnOnce(&mut Store) -> T) -> T {
         let mut store = self.store();
         let result = change(&mut store);

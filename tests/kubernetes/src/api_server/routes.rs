@@ -20,7 +20,6 @@ use super::selector::Selector;
 use super::store::{Key, Store};
 use super::watches::{self, Watch};
 
-/// The status and the object of an answer.
 type Answer = Result<(u16, Value), Refusal>;
 
 /// The content of the real server's Status object.
@@ -107,7 +106,6 @@ fn reply(code: u16, body: Body) -> Response {
     response
 }
 
-/// Returns a body that breaks the connection.
 fn disconnect() -> Response {
     let error = std::io::Error::other("the connection broke");
     reply(200, Body::from_stream(futures_util::stream::iter([Err::<Bytes, _>(error)])))
@@ -310,7 +308,6 @@ impl Target {
         Ok((201, store.put(&self.plural, object)))
     }
 
-    /// Checks a write's preconditions.
     fn check(&self, known: &Value, wanted: &Value) -> Result<(), Refusal> {
         for (field, why) in [
             (

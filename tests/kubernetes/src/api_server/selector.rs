@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-/// Fields and labels that an object must have, or must not.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selector {
     fields: Vec<Term>,
@@ -76,7 +75,6 @@ impl Term {
     }
 }
 
-/// Splits at the commas outside of parentheses.
 fn split(text: &str) -> impl Iterator<Item = String> {
     let (mut parts, mut depth) = (vec![String::new()], 0);
     for letter in text.chars() {

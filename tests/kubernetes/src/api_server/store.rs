@@ -91,7 +91,6 @@ impl Store {
         self.events.range(first..)
     }
 
-    /// Creates or replaces an object.
     pub(crate) fn put(&mut self, plural: &str, mut object: Value) -> Value {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let key = Key::new(

@@ -17,7 +17,6 @@ use super::store::StoredEvent;
 /// Interval of bookmarks, where a client requests them and there is a new version.
 const BOOKMARK_INTERVAL: Duration = Duration::from_millis(300);
 
-/// What a client watches.
 pub(crate) struct Watch {
     pub plural: String,
     /// Empty: all.
@@ -34,12 +33,10 @@ struct WatchStream {
     latest_version: watch::Receiver<u64>,
     broken: watch::Receiver<u64>,
     waiting: VecDeque<Bytes>,
-    /// The last version that was sent.
     sent: u64,
     over: bool,
 }
 
-/// Returns the watch as a streaming body.
 pub(crate) fn body(state: &Arc<SharedState>, watch: Watch) -> Body {
     let mut broken = state.broken.subscribe();
     broken.mark_unchanged();

@@ -5,7 +5,6 @@ use std::process::Command;
 
 use cgpu_e2e::skip;
 
-/// Their name in CGPU_REQUIRE.
 const TOOL: &str = "cluster";
 
 #[derive(Clone, Debug)]

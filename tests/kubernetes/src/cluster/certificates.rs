@@ -8,7 +8,6 @@ use rcgen::{
     KeyPair,
 };
 
-/// A certificate authority that writes its certificates to a folder.
 pub(super) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: PathBuf,

@@ -31,7 +31,6 @@ pub(super) struct Daemon {
 }
 
 impl Machine {
-    /// Creates a machine and runs this shell script in it.
     pub(super) fn new(folder: &Path, setup: &str) -> Self {
         let mut command = Command::new("unshare");
         command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
@@ -45,7 +44,6 @@ impl Machine {
         Self { init_process, enter: enter.into(), folder: folder.to_owned(), daemons: Cell::new(0) }
     }
 
-    /// Creates a part with mounts of its own and runs this shell script there.
     pub(super) fn part(&self, folder: &Path, setup: &str, arguments: &[&OsStr]) -> Self {
         let mut command = self.inside("unshare");
         command.args(["--mount", "--propagation", "private"]);

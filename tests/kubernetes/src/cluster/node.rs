@@ -65,7 +65,6 @@ rm -rf /run/systemd/system /run/containerd
 "#;
 
 impl Node {
-    /// Starts a node and waits until its kubelet is ready.
     pub(super) fn start(
         machine: &Machine,
         assets: &Assets,

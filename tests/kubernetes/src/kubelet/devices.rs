@@ -21,7 +21,6 @@ struct Plugin {
     number: usize,
 }
 
-/// A container's devices of a resource.
 #[derive(Clone)]
 struct Share {
     ids: BTreeSet<String>,
@@ -136,7 +135,6 @@ impl Manager {
     }
 }
 
-/// Allocates the devices of a pod's containers, one after the other.
 pub(crate) async fn admit(shared: &Shared, pod: &Value) -> Result<Vec<Admitted>, String> {
     let uid = pod["metadata"]["uid"].as_str().expect("a uid").to_owned();
     let listed = |name: &str| pod["spec"][name].as_array().cloned().unwrap_or_default();

@@ -18,7 +18,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of the longest message that the real kubelet accepts.
 const LONGEST: usize = 4_194_304;
 
-/// The service that plugins register with.
 struct Registrar {
     folder: PathBuf,
     shared: Shared,
@@ -66,7 +65,6 @@ impl Registration for Registrar {
     }
 }
 
-/// Reads a plugin's lists until it disconnects.
 async fn listen(socket: &Path, shared: &Shared, request: &RegisterRequest) -> Result<(), Status> {
     let unreachable = |error: tonic::transport::Error| Status::unavailable(error.to_string());
     let address = format!("unix://{}", socket.display());

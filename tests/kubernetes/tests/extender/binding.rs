@@ -20,7 +20,6 @@ fn binding_claims_confirms_and_binds_on_condition() {
     let reply = extender.bind(&pending, "n1");
     assert_eq!((reply.status, reply.text.as_str()), (200, r#"{"Error":""}"#));
 
-    // The fullest GPU that fits.
     let bound = fixture.now(&pending);
     assert_eq!(bound["spec"]["nodeName"], "n1");
     let annotations = &bound["metadata"]["annotations"];
@@ -223,7 +222,6 @@ fn pod_deleted_during_a_binding_leaves_nothing() {
         fixture.wait_for_units(&extender, "n1", 0);
         fixture.server.remove(&key(&again));
     }
-    // All of it is free.
     for name in ["x", "y"] {
         assert_eq!(extender.bind(&fixture.pod(pod("test", name, 14)), "n1").status, 200);
     }

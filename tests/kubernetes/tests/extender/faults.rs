@@ -35,7 +35,6 @@ fn broken_watch_continues_from_its_version() {
     fixture.server.break_watches();
     let now = next(&fixture);
     fixture.wait_for_units(&extender, "n1", now);
-    // Refused for a while.
     fixture.server.fault(Fault::times(
         5,
         "GET",
@@ -46,7 +45,6 @@ fn broken_watch_continues_from_its_version() {
     fixture.server.break_watches();
     let now = next(&fixture);
     fixture.wait_for_units(&extender, "n1", now);
-    // Every event twice.
     fixture.server.double_events(true);
     let now = next(&fixture);
     fixture.wait_for_units(&extender, "n1", now);

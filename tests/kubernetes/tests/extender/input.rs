@@ -65,7 +65,6 @@ fn invalid_request_fits_no_node_and_has_an_event() {
         );
         assert_eq!(fixture.claim(&pending), [""; 0]);
     }
-    // Reported once, however often kube-scheduler repeats the request.
     let events = fixture.server.objects("events");
     let of = |name: &str| {
         events

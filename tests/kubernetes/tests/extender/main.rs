@@ -17,7 +17,6 @@ use tempfile::TempDir;
 
 const NONE: [&str; 0] = [];
 
-/// The annotations of a claim.
 const CLAIM: [&str; 7] = [
     "ALIYUN_COM_GPU_MEM_ASSIGNED",
     "ALIYUN_COM_GPU_MEM_ASSUME_TIME",
@@ -28,7 +27,6 @@ const CLAIM: [&str; 7] = [
     "scheduler.framework.gpushare.allocation",
 ];
 
-/// An API server, and a folder for the programs' files.
 struct Fixture {
     server: ApiServer,
     folder: TempDir,
@@ -63,7 +61,6 @@ impl Fixture {
         self.now(pod)["spec"]["nodeName"].as_str().map(str::to_owned)
     }
 
-    /// Returns the names of the claim's annotations that a pod has.
     fn claim(&self, pod: &Value) -> Vec<String> {
         let annotations = &self.now(pod)["metadata"]["annotations"];
         CLAIM
@@ -102,7 +99,6 @@ fn used(extender: &Extender, node: &str) -> u64 {
     inspected["nodes"][0]["usedGPU"].as_u64().unwrap_or(u64::MAX)
 }
 
-/// Returns a running pod on a GPU.
 fn running(mut pod: Value, node: &str, gpu: u32, units: u64) -> Value {
     let gpu = gpu.to_string();
     pod["spec"]["nodeName"] = json!(node);

@@ -95,7 +95,6 @@ fn leader_is_replaced_when_its_lease_expires() {
     until_holds("the claim is withdrawn", || fixture.claim(&first).is_empty());
     assert_eq!(holder(&fixture).as_deref(), Some("one"));
     assert!(!leads(&two));
-    // Both answer all the time.
     let pending = fixture.pod(pod("test", "a", 2));
     assert_eq!(two.bind(&pending, "n1").status, 200);
     // It is killed, and the other takes over when the lease has expired.

@@ -28,7 +28,6 @@ fn filter_of_a_scheduler_is_answered_byte_for_byte() {
     let fixture = golden_setup();
     let extender = fixture.extender();
     let mut connection = extender.connection();
-    // kube-scheduler keeps its connection.
     for _ in 0..3 {
         let reply = connection.request("POST", "/gpushare-scheduler/filter", FILTER);
         assert_eq!((reply.status, reply.text.trim_end()), (200, FILTERED.trim_end()));
@@ -163,7 +162,6 @@ fn created_and_deleted_objects_are_seen() {
     let pending = fixture.pod(pod("test", "b", 8));
     let fits = |nodes: &[&str]| extender.filter(&pending, nodes)["NodeNames"].clone();
     assert_eq!(fits(&["n2", "n4"]), json!([]));
-    // A GPU more, a node more, a pod less.
     fixture.server.put("nodes", node("n2", &[15109, 15109]));
     until_holds("the GPU is seen", || fits(&["n2"]) == json!(["n2"]));
     fixture.server.put("nodes", node("n4", &[23028]));
@@ -201,7 +199,6 @@ fn sigterm_ends_after_pending_requests() {
     let outcome = extender.end().exits(0);
     assert!(outcome.stdout.contains(r#""message":"ended""#), "{outcome:?}");
     assert_eq!(fixture.node_of(&pending).as_deref(), Some("n1"));
-    // It releases the lease.
     let lease = fixture
         .server
         .object(&Key::new("leases", "kube-system", "cgpu-scheduler-extender"))

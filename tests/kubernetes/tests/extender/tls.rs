@@ -24,7 +24,6 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(parameters, KeyPair::generate().unwrap()).unwrap())
     }
 
-    /// Writes a certificate for `extender`, and its key.
     fn write(&self, folder: &Path, name: &str) -> (PathBuf, PathBuf) {
         let key = KeyPair::generate().unwrap();
         let certificate = CertificateParams::new(vec!["extender".to_owned()])
@@ -84,7 +83,6 @@ fn changed_certificate_is_used_from_the_next_connection() {
     let extender = Extender::begin(&fixture.server, fixture.folder(), &flags(&certificate, &key));
     until_holds("it is ready", || one.call(&extender, None).is_ok_and(|status| status == 200));
     assert!(other.call(&extender, None).is_err());
-    // Without TLS there is no answer.
     assert!(extender.connection().try_request("GET", "/readyz", "").is_err());
     // With only one of the two files changed, the loaded pair stays in use.
     let before = fs::read(&key).unwrap();
