@@ -277,12 +277,12 @@ fn mounted_limits_hold_after_writes_to_the_region() {
     };
     let mut child = Child::start(command);
     child.line();
-    let mut ask = |what: &str| -> serde_json::Value {
+    let mut request = |what: &str| -> serde_json::Value {
         child.write(&format!("{what}\n"));
         serde_json::from_str(&child.line()).expect("an answer")
     };
-    assert_eq!(ask("take 1G")["result"], 0);
-    let region = format!("/proc/{}/root/run/cgpu/use", ask("info")["pid"]);
+    assert_eq!(request("take 1G")["result"], 0);
+    let region = format!("/proc/{}/root/run/cgpu/use", request("info")["pid"]);
     for forged in [u64::MAX, 0, 20 << 30] {
         let file = OpenOptions::new().read(true).write(true).open(&region).expect("the region");
         let mut words = vec![0; 64 << 10];
@@ -296,11 +296,11 @@ fn mounted_limits_hold_after_writes_to_the_region() {
             }
         };
         write(forged);
-        assert_eq!(ask("take 4G")["result"], 2, "{forged} in the region");
-        assert_eq!(ask("info")["total"], LIMIT);
+        assert_eq!(request("take 4G")["result"], 2, "{forged} in the region");
+        assert_eq!(request("info")["total"], LIMIT);
         write(LIMIT);
     }
-    assert_eq!(ask("take 1G")["result"], 0);
+    assert_eq!(request("take 1G")["result"], 0);
     child.finish().silent();
 }
 

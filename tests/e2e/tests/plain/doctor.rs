@@ -55,10 +55,10 @@ fn outside(fixture: &Fixture, more: &[&str]) -> Vec<String> {
 
 /// Waits until it names exactly these causes. A monitor on a busy machine may be late with a
 /// heartbeat or a sample, which is then a cause, too.
-fn becomes(fixture: &Fixture, expected: &[&str], mut ask: impl FnMut() -> Vec<String>) {
+fn becomes(fixture: &Fixture, expected: &[&str], mut diagnose: impl FnMut() -> Vec<String>) {
     let mut last = Vec::new();
     fixture.eventually(&format!("{expected:?}"), || {
-        let names = ask();
+        let names = diagnose();
         if names != last {
             eprintln!("doctor says {names:?}");
             last.clone_from(&names);
@@ -138,14 +138,14 @@ fn static_programs_are_reported() {
     let Some(program) = statically(&fixture) else {
         return skip("doctor", "cc", "no static program can be linked here");
     };
-    let ask = |program: &Path| inside(&fixture, &container, |command| command.arg(program));
-    assert!(ask(&program).contains(&"static_program".to_owned()));
+    let diagnose = |program: &Path| inside(&fixture, &container, |command| command.arg(program));
+    assert!(diagnose(&program).contains(&"static_program".to_owned()));
     assert!(
         outside(&fixture, &[&program.to_string_lossy()]).contains(&"static_program".to_owned())
     );
     let script = fixture.path("script");
     fs::write(&script, format!("#!{}\n", program.display())).expect("a script");
-    assert!(ask(&script).contains(&"static_program".to_owned()));
+    assert!(diagnose(&script).contains(&"static_program".to_owned()));
     let mut running = Child::start_for(fixture.native_in(&container, &program), LONG);
     fixture.eventually("a running static program", || {
         assert!(running.runs());
@@ -186,17 +186,17 @@ fn invalid_environment_is_reported() {
     fs::write(&broken, "no library").expect("a file");
     let empty = fixture.path("empty");
     fs::create_dir(&empty).expect("a folder");
-    let ask = |name: &str, value: Option<&str>| {
+    let diagnose = |name: &str, value: Option<&str>| {
         inside(&fixture, &container, |command| match value {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),
         })
     };
-    becomes(&fixture, &["no_preload"], || ask("LD_PRELOAD", None));
-    becomes(&fixture, &["other_preload_first"], || ask("LD_PRELOAD", Some(&first)));
-    becomes(&fixture, &["switched_off"], || ask("CGPU_DISABLE", Some("1")));
-    becomes(&fixture, &["limits_off"], || ask("ALIYUN_COM_GPU_MEM_CONTAINER", Some("0")));
-    becomes(&fixture, &["limits_off"], || ask("ALIYUN_COM_GPU_MEM_CONTAINER", None));
+    becomes(&fixture, &["no_preload"], || diagnose("LD_PRELOAD", None));
+    becomes(&fixture, &["other_preload_first"], || diagnose("LD_PRELOAD", Some(&first)));
+    becomes(&fixture, &["switched_off"], || diagnose("CGPU_DISABLE", Some("1")));
+    becomes(&fixture, &["limits_off"], || diagnose("ALIYUN_COM_GPU_MEM_CONTAINER", Some("0")));
+    becomes(&fixture, &["limits_off"], || diagnose("ALIYUN_COM_GPU_MEM_CONTAINER", None));
     // The loader itself writes an error about these.
     let mistaken = |path: &Path| {
         let mut command = fixture.native_in(&container, &fixture.dist().file("cgpu"));
@@ -206,31 +206,33 @@ fn invalid_environment_is_reported() {
     becomes(&fixture, &["preload_invalid"], || mistaken(&broken));
     becomes(&fixture, &["preload_missing"], || mistaken(Path::new("/nowhere/libcgpu.so")));
     // A driver of this machine is found, if it has one.
-    let one_of = |expected: &[&[&str]], ask: &dyn Fn() -> Vec<String>| {
+    let one_of = |expected: &[&[&str]], diagnose: &dyn Fn() -> Vec<String>| {
         fixture.eventually(&format!("{expected:?}"), || {
-            expected.iter().any(|one| ask() == *one).then_some(())
+            expected.iter().any(|one| diagnose() == *one).then_some(())
         });
     };
-    one_of(&[&["driver_missing"], &["nvml_missing"], &[]], &|| ask("LD_LIBRARY_PATH", None));
+    one_of(&[&["driver_missing"], &["nvml_missing"], &[]], &|| diagnose("LD_LIBRARY_PATH", None));
     fs::copy(fixture.dist().file("sim/libcuda.so.1"), empty.join("libcuda.so.1")).expect("a copy");
-    one_of(&[&["nvml_missing"], &[]], &|| ask("LD_LIBRARY_PATH", Some(&empty.to_string_lossy())));
+    one_of(&[&["nvml_missing"], &[]], &|| {
+        diagnose("LD_LIBRARY_PATH", Some(&empty.to_string_lossy()))
+    });
     held.finish().silent();
 }
 
 #[test]
 fn invalid_container_files_are_reported() {
     let fixture = Fixture::new("A10:23028");
-    let ask = |container: &Container| inside(&fixture, container, |command| command);
+    let diagnose = |container: &Container| inside(&fixture, container, |command| command);
 
     let fresh = fixture.limited("fresh", 1024);
-    becomes(&fixture, &["not_started"], || ask(&fresh));
+    becomes(&fixture, &["not_started"], || diagnose(&fresh));
     let refused = fixture.container("refused").with("ALIYUN_COM_GPU_MEM_CONTAINER", "abc");
     let outcome = Outcome::of(fixture.program_in(&refused, "init"));
     assert_eq!(outcome.number("init"), 1);
-    becomes(&fixture, &["refused"], || ask(&refused));
+    becomes(&fixture, &["refused"], || diagnose(&refused));
 
     let container = used(&fixture);
-    becomes(&fixture, &["never_met"], || ask(&container));
+    becomes(&fixture, &["never_met"], || diagnose(&container));
     let found = outside(&fixture, &[]);
     assert!(
         found.contains(&"refused".to_owned()) && found.contains(&"no_monitor".to_owned()),
@@ -241,11 +243,11 @@ fn invalid_container_files_are_reported() {
     let mut version = [0; 4];
     file.read_exact_at(&mut version, 0).expect("a version");
     file.write_all_at(&99_u32.to_ne_bytes(), 0).expect("a version");
-    becomes(&fixture, &["region_version"], || ask(&container));
+    becomes(&fixture, &["region_version"], || diagnose(&container));
     assert!(outside(&fixture, &["--container", "a"]).contains(&"region_version".to_owned()));
     file.write_all_at(&version, 0).expect("a version");
     file.set_len(4096).expect("a length");
-    becomes(&fixture, &["region_unreadable"], || ask(&container));
+    becomes(&fixture, &["region_unreadable"], || diagnose(&container));
     let _monitor = Monitor::start(&fixture);
     let _ = fixture.accounting(&container);
     becomes(&fixture, &["region_unreadable"], || {
