@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_int, c_uint};
 
 use cgpu_abi::nvml_types::{nvmlDevice_t, nvmlMemory_t, nvmlPciInfo_t, nvmlReturn_t};
-use cgpu_abi::types::CUresult;
+use cgpu_abi::types::{CUdevice_attribute, CUresult};
 use cgpu_memory::{Bytes, Found, GpuInfo, MonitorInventory, System, Tenant, Uuid};
 
 use crate::devices::{Devices, DriverOrdinal};
@@ -122,6 +122,14 @@ fn driver_order(device: DriverOrdinal) -> u64 {
         return 0;
     }
     bus_order(&text)
+}
+
+pub(crate) fn driver_attribute(
+    device: DriverOrdinal,
+    attribute: CUdevice_attribute,
+) -> Result<c_int, CUresult> {
+    // SAFETY: the value is writable.
+    driver::get(|value| unsafe { driver::cuDeviceGetAttribute(value, attribute, device.0) })
 }
 
 /// Converts `domain:bus:device.function`, in hexadecimal, to a number of the same order.

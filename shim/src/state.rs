@@ -12,6 +12,7 @@
 //!                 -> On          memory is accounted
 //! ```
 
+use core::ffi::c_void;
 use core::ptr;
 
 use cgpu_memory::{Reason, Refusal, Tenant};
@@ -73,7 +74,7 @@ pub(crate) fn get() -> Option<&'static State> {
     // SAFETY: not null, zero-initialised by `map`, and never unmapped.
     let page = unsafe { &*page };
     let state = page.state.load(Ordering::Acquire);
-    // SAFETY: null, or a box that `publish` leaked.
+    // SAFETY: null, or a box that `publish_in` leaked.
     unsafe { state.as_ref() }
 }
 
@@ -89,20 +90,24 @@ pub(crate) fn publish(decide: impl FnOnce() -> State) -> (&'static State, bool) 
     let Some(page) = page() else {
         return (WITHOUT_WIPE.get_or_init(|| Box::new(refuse_without_wipe(state))), false);
     };
-    let state = Box::into_raw(Box::new(state));
-    // Release: the state is complete before it is seen.
-    match page.state.compare_exchange(ptr::null_mut(), state, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => {
-            // SAFETY: just published, and never freed.
-            let state = unsafe { &*state };
-            if let State::On(tenant) = state {
-                transfer_counts(page, tenant);
-            }
-            (state, true)
-        }
+    let (state, is_new) = publish_in(&page.state, state);
+    if let (State::On(tenant), true) = (state, is_new) {
+        transfer_counts(page, tenant);
+    }
+    (state, is_new)
+}
+
+/// Puts a value into an empty place, for good. Returns the place's value, and whether it is this
+/// one: another thread may have been first. Only this function writes to such a place.
+fn publish_in<T>(place: &AtomicPtr<T>, value: T) -> (&'static T, bool) {
+    let value = Box::into_raw(Box::new(value));
+    // Release: the value is complete before it is seen.
+    match place.compare_exchange(ptr::null_mut(), value, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: just published, and never freed.
+        Ok(_) => (unsafe { &*value }, true),
         Err(first) => {
             // SAFETY: the box was made above and not published.
-            drop(unsafe { Box::from_raw(state) });
+            drop(unsafe { Box::from_raw(value) });
             // SAFETY: published by the other thread, and never freed.
             (unsafe { &*first }, false)
         }
@@ -126,29 +131,14 @@ pub(crate) fn try_nvml() -> bool {
 #[inline]
 pub(crate) fn devices() -> Option<&'static Devices> {
     let devices = page().map_or(ptr::null_mut(), |page| page.devices.load(Ordering::Acquire));
-    // SAFETY: null, or a box that `publish_devices` leaked.
+    // SAFETY: null, or a box that `publish_in` leaked.
     unsafe { devices.as_ref() }
 }
 
 pub(crate) fn publish_devices(learn: impl FnOnce() -> Option<Devices>) -> &'static Devices {
     let Some(page) = page() else { return Devices::NONE };
     let Some(devices) = learn() else { return Devices::NONE };
-    let devices = Box::into_raw(Box::new(devices));
-    match page.devices.compare_exchange(
-        ptr::null_mut(),
-        devices,
-        Ordering::AcqRel,
-        Ordering::Acquire,
-    ) {
-        // SAFETY: just published, and never freed.
-        Ok(_) => unsafe { &*devices },
-        Err(first) => {
-            // SAFETY: the box was made above and not published.
-            drop(unsafe { Box::from_raw(devices) });
-            // SAFETY: published by the other thread, and never freed.
-            unsafe { &*first }
-        }
-    }
+    publish_in(&page.devices, devices).0
 }
 
 /// Counts a reason in the process's slot, or in its page until there is a slot.
@@ -190,16 +180,19 @@ fn page() -> Option<&'static Page> {
     Some(unsafe { &*page })
 }
 
-#[cold]
-fn map() -> Option<*mut Page> {
-    let length = size_of::<Page>();
+/// Maps zeros that no other process sees.
+pub(crate) fn map_zeros(length: usize) -> Option<*mut c_void> {
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
     let mapping = unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, -1, 0) };
-    if mapping == libc::MAP_FAILED {
-        return None;
-    }
+    (mapping != libc::MAP_FAILED).then_some(mapping)
+}
+
+#[cold]
+fn map() -> Option<*mut Page> {
+    let length = size_of::<Page>();
+    let mapping = map_zeros(length)?;
     // SAFETY: the range is the mapping made above, which holds no data yet.
     let wiped = unsafe { libc::madvise(mapping, length, libc::MADV_WIPEONFORK) } == 0;
     let page = mapping.cast::<Page>();

@@ -13,6 +13,7 @@ use cgpu_shm::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::progress;
 use crate::library::DRIVER;
+use crate::order::RelaxedCapture;
 use crate::{captures, driver};
 
 /// How long the driver is not queried after such a capture was seen.
@@ -124,17 +125,9 @@ pub(super) fn note_unknown_capture() {
 
 /// Makes a call that another thread's capture may forbid.
 pub(super) fn relaxed(call: impl FnOnce() -> CUresult) -> Result<(), DriverError> {
-    let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     let known = !DRIVER.address(driver_index::cuThreadExchangeStreamCaptureMode).is_null();
-    // SAFETY: the mode is writable; the thread's own mode is restored below.
-    let exchanged = known
-        && unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) } == CUresult::SUCCESS;
-    let answer = call();
-    if exchanged {
-        // SAFETY: the mode is writable; it is the thread's own.
-        let _ = unsafe { driver::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
-    }
-    accepted(answer)
+    let _unbound = known.then(RelaxedCapture::begin);
+    accepted(call())
 }
 
 /// Queries whether something has ended, which another thread's capture may forbid.

@@ -13,8 +13,10 @@ use cgpu_launch::gate::Driver;
 use cgpu_shm::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use super::markers::{Markers, relaxed};
-use crate::driver;
+use crate::current::current_device;
 use crate::library::DRIVER;
+use crate::state::map_zeros;
+use crate::{driver, gpus};
 
 #[repr(C)]
 struct Progress {
@@ -57,7 +59,7 @@ pub(super) fn address(markers: &Markers, word: usize) -> Option<CUdeviceptr> {
 /// Returns the value last written to a word of this context's page.
 pub(super) fn written(context: usize, word: usize) -> u64 {
     let Some(page) = find(context) else { return 0 };
-    // SAFETY: null, or a page from `make`, which is never unmapped.
+    // SAFETY: null, or a page from `map_zeros`, which is never unmapped.
     let words = unsafe { page.words.load(Ordering::Relaxed).as_ref() };
     // Acquire: later reads are not older than the write.
     words.and_then(|page| page.word.get(word)).map_or(0, |word| word.load(Ordering::Acquire))
@@ -108,11 +110,11 @@ fn map(markers: &Markers, page: &Page) -> Option<CUdeviceptr> {
     }
     let mut words = page.words.load(Ordering::Relaxed);
     if words.is_null() {
-        words = make()?;
+        words = map_zeros(size_of::<Progress>())?.cast();
         page.words.store(words, Ordering::Relaxed);
     }
     let place = words.cast::<c_void>();
-    // SAFETY: the range is one page from `make`, which is never unmapped.
+    // SAFETY: the range is one page from `map_zeros`, which is never unmapped.
     relaxed(|| unsafe { driver::cuMemHostRegister_v2(place, size_of::<Progress>(), DEVICE_MAP) })
         .ok()?;
     let mut address = 0;
@@ -121,26 +123,13 @@ fn map(markers: &Markers, page: &Page) -> Option<CUdeviceptr> {
     Some(address)
 }
 
-fn make() -> Option<*mut Progress> {
-    let (protection, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
-    let page =
-        unsafe { libc::mmap(ptr::null_mut(), size_of::<Progress>(), protection, flags, -1, 0) };
-    (page != libc::MAP_FAILED).then(|| page.cast())
-}
-
 impl Markers {
     /// Returns whether the context's GPU can write to the host in stream order.
     fn can_write(&self) -> bool {
-        let (mut device, mut can) = (0, 0);
-        let known = !DRIVER.address(driver_index::cuStreamWriteValue64_v2).is_null();
-        // SAFETY: the device is writable.
-        known && unsafe { driver::cuCtxGetDevice(&raw mut device) } == CUresult::SUCCESS && {
-            let attribute = CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS;
-            // SAFETY: the value is writable.
-            let answer = unsafe { driver::cuDeviceGetAttribute(&raw mut can, attribute, device) };
-            answer == CUresult::SUCCESS && can != 0
-        }
+        const CAN: CUdevice_attribute = CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS;
+        !DRIVER.address(driver_index::cuStreamWriteValue64_v2).is_null()
+            && current_device()
+                .and_then(|device| gpus::driver_attribute(device, CAN))
+                .is_ok_and(|can| can != 0)
     }
 }

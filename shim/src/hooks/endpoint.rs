@@ -5,6 +5,7 @@ use cgpu_abi::types::*;
 use cgpu_memory::PhysicalHandle;
 
 use super::multicast::{bind, bind_at, unbind};
+use super::physical::release;
 use crate::devices::DriverOrdinal;
 use crate::{driver, process};
 
@@ -29,14 +30,8 @@ pub(crate) unsafe fn cuLogicalEndpointImport(
 
 /// Unbinds what this process has bound.
 pub(crate) unsafe fn cuLogicalEndpointDestroy(endpoint: CUlogicalEndpointId) -> CUresult {
-    let release =
-        process::tenant().and_then(|tenant| tenant.physical().begin_release(handle(endpoint)));
     // SAFETY: the program's own call.
-    let answer = unsafe { driver::cuLogicalEndpointDestroy(endpoint) };
-    if let (CUresult::SUCCESS, Some(release)) = (answer, release) {
-        release.released();
-    }
-    answer
+    release(handle(endpoint), || unsafe { driver::cuLogicalEndpointDestroy(endpoint) })
 }
 
 hooks! { call;

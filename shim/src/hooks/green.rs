@@ -58,10 +58,10 @@ pub(crate) unsafe fn cuGreenCtxDestroy(green: CUgreenCtx) -> CUresult {
     // SAFETY: the program's own call.
     let call = || unsafe { driver::cuGreenCtxDestroy(green) };
     let Some(tenant) = process::tenant() else { return call() };
-    let devices = process::devices(tenant);
     let gpu = tenant.green_contexts().gpu(GreenId(green.0));
-    let device = gpu.and_then(|gpu| devices.all().find(|device| devices.gpu(*device) == Some(gpu)));
-    let Some(device) = device else { return call() };
+    let Some(device) = gpu.and_then(|gpu| process::devices(tenant).of_gpu(gpu)) else {
+        return call();
+    };
     context::release(device, || {
         let _going = tenant.implicit().begin_unload(Cause::Green(green.0));
         let answer = call();

@@ -160,10 +160,21 @@ pub(super) fn call_retrying(
     gpu: DeviceIndex,
     call: impl Fn() -> CUresult,
 ) -> CUresult {
+    call_retrying_on(tenant, || Some(gpu), call)
+}
+
+/// Does the same on a GPU that may only be known after the call; none: the call is not repeated.
+pub(super) fn call_retrying_on(
+    tenant: &Tenant,
+    gpu: impl Fn() -> Option<DeviceIndex>,
+    call: impl Fn() -> CUresult,
+) -> CUresult {
     let mut budget = WaitBudget::default();
     loop {
         let answer = call();
-        if answer != CUresult::ERROR_OUT_OF_MEMORY || !tenant.should_retry(gpu, &mut budget) {
+        if answer != CUresult::ERROR_OUT_OF_MEMORY
+            || !gpu().is_some_and(|gpu| tenant.should_retry(gpu, &mut budget))
+        {
             return answer;
         }
     }

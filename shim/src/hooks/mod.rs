@@ -56,10 +56,7 @@ pub(crate) use launch::*;
 pub(crate) use managed::*;
 pub(crate) use memory::*;
 pub(crate) use module::*;
-pub(crate) use multicast::{
-    cuMulticastBindAddr, cuMulticastBindAddr_v2, cuMulticastBindMem, cuMulticastBindMem_v2,
-    cuMulticastCreate, cuMulticastUnbind,
-};
+pub(crate) use multicast::*;
 pub(crate) use nvml::*;
 pub(crate) use physical::*;
 pub(crate) use pool::*;

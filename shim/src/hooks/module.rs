@@ -20,40 +20,46 @@ use super::memory::call_retrying;
 use crate::current::current;
 use crate::image::{self, Size};
 use crate::process::{self, Accounting};
-use crate::{driver, free};
+use crate::{driver, free, gpus};
 
-pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, file_name: *const c_char) -> CUresult {
-    // SAFETY: the program's own call, with its handle or one of ours.
-    let call = |module| unsafe { driver::cuModuleLoad(module, file_name) };
-    // SAFETY: null, or the program's string, which the driver reads, too.
-    let size = || unsafe { size_of_file(file_name) };
-    // SAFETY: the handle is the program's: null or writable.
-    unsafe { load(module, size, call) }
+/// Defines functions that load an image, by name, arguments, and the size that the image states.
+macro_rules! loads {
+    ($load:ident; $($symbol:ident(
+        $handle:ident: $made:ty $(, $arg:ident: $type:ty)* $(,)?
+    ) => $size:expr;)*) => {$(
+        #[allow(clippy::too_many_arguments, reason = "the driver's own")]
+        pub(crate) unsafe fn $symbol($handle: $made $(, $arg: $type)*) -> CUresult {
+            // SAFETY: the program's own call, with its handle or one of ours.
+            let call = |$handle| unsafe { driver::$symbol($handle $(, $arg)*) };
+            // SAFETY: null, or the program's image or file name, which the driver reads, too.
+            let size = || unsafe { $size };
+            // SAFETY: the handle is the program's: null or writable.
+            unsafe { $load($handle, size, call) }
+        }
+    )*};
 }
 
-pub(crate) unsafe fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult {
-    // SAFETY: the program's own call, with its handle or one of ours.
-    let call = |module| unsafe { driver::cuModuleLoadData(module, image) };
-    // SAFETY: null, or the program's image, which the driver reads, too.
-    let size = || unsafe { image::size_at(image) };
-    // SAFETY: the handle is the program's: null or writable.
-    unsafe { load(module, size, call) }
+loads! { load;
+    cuModuleLoad(module: *mut CUmodule, file_name: *const c_char) => size_of_file(file_name);
+    cuModuleLoadData(module: *mut CUmodule, image: *const c_void) => image::size_at(image);
+    cuModuleLoadDataEx(
+        module: *mut CUmodule, image: *const c_void, count: c_uint, options: *mut CUjit_option,
+        values: *mut *mut c_void,
+    ) => image::size_at(image);
 }
 
-pub(crate) unsafe fn cuModuleLoadDataEx(
-    module: *mut CUmodule,
-    image: *const c_void,
-    count: c_uint,
-    options: *mut CUjit_option,
-    values: *mut *mut c_void,
-) -> CUresult {
-    // SAFETY: the program's own call, with its handle or one of ours.
-    let call =
-        |module| unsafe { driver::cuModuleLoadDataEx(module, image, count, options, values) };
-    // SAFETY: null, or the program's image, which the driver reads, too.
-    let size = || unsafe { image::size_at(image) };
-    // SAFETY: the handle is the program's: null or writable.
-    unsafe { load(module, size, call) }
+// They belong to no context. With eager loading they are loaded into all existing ones.
+loads! { load_library;
+    cuLibraryLoadData(
+        library: *mut CUlibrary, code: *const c_void, jit_options: *mut CUjit_option,
+        jit_values: *mut *mut c_void, jit_count: c_uint, options: *mut CUlibraryOption,
+        values: *mut *mut c_void, count: c_uint,
+    ) => image::size_at(code);
+    cuLibraryLoadFromFile(
+        library: *mut CUlibrary, file_name: *const c_char, jit_options: *mut CUjit_option,
+        jit_values: *mut *mut c_void, jit_count: c_uint, options: *mut CUlibraryOption,
+        values: *mut *mut c_void, count: c_uint,
+    ) => size_of_file(file_name);
 }
 
 /// Loads one of several images of the same code.
@@ -77,67 +83,6 @@ pub(crate) unsafe fn cuModuleUnload(module: CUmodule) -> CUresult {
         tenant.implicit().module_unloaded(module.0);
     }
     answer
-}
-
-/// Belongs to no context. With eager loading it is loaded into all existing ones.
-#[allow(clippy::too_many_arguments)] // the driver's own
-pub(crate) unsafe fn cuLibraryLoadData(
-    library: *mut CUlibrary,
-    code: *const c_void,
-    jit_options: *mut CUjit_option,
-    jit_values: *mut *mut c_void,
-    jit_count: c_uint,
-    options: *mut CUlibraryOption,
-    values: *mut *mut c_void,
-    count: c_uint,
-) -> CUresult {
-    // SAFETY: the program's own call, with its handle or one of ours.
-    let call = |library| unsafe {
-        driver::cuLibraryLoadData(
-            library,
-            code,
-            jit_options,
-            jit_values,
-            jit_count,
-            options,
-            values,
-            count,
-        )
-    };
-    // SAFETY: null, or the program's image, which the driver reads, too.
-    let size = || unsafe { image::size_at(code) };
-    // SAFETY: the handle is the program's: null or writable.
-    unsafe { load_library(library, size, call) }
-}
-
-#[allow(clippy::too_many_arguments)] // the driver's own
-pub(crate) unsafe fn cuLibraryLoadFromFile(
-    library: *mut CUlibrary,
-    file_name: *const c_char,
-    jit_options: *mut CUjit_option,
-    jit_values: *mut *mut c_void,
-    jit_count: c_uint,
-    options: *mut CUlibraryOption,
-    values: *mut *mut c_void,
-    count: c_uint,
-) -> CUresult {
-    // SAFETY: the program's own call, with its handle or one of ours.
-    let call = |library| unsafe {
-        driver::cuLibraryLoadFromFile(
-            library,
-            file_name,
-            jit_options,
-            jit_values,
-            jit_count,
-            options,
-            values,
-            count,
-        )
-    };
-    // SAFETY: null, or the program's string, which the driver reads, too.
-    let size = || unsafe { size_of_file(file_name) };
-    // SAFETY: the handle is the program's: null or writable.
-    unsafe { load_library(library, size, call) }
 }
 
 /// Its code and variables are freed in all contexts.
@@ -204,13 +149,8 @@ fn copies(tenant: &Tenant, context: Context, limit: CUlimit) -> Option<u64> {
         // One stack for each thread that can be resident on the GPU.
         CU_LIMIT_STACK_SIZE => {
             let device = process::devices(tenant).of_gpu(context.gpu())?;
-            let attribute = |attribute| {
-                let read = |value| {
-                    // SAFETY: the value is writable.
-                    unsafe { driver::cuDeviceGetAttribute(value, attribute, device.0) }
-                };
-                u64::try_from(driver::get(read).ok()?).ok()
-            };
+            let attribute =
+                |attribute| u64::try_from(gpus::driver_attribute(device, attribute).ok()?).ok();
             let threads = attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?;
             Some(threads.saturating_mul(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?))
         }

@@ -3,7 +3,7 @@
 
 use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_memory::{Address, Bytes, DeviceIndex, PhysicalHandle, PoolId, Reason, Tenant};
+use cgpu_memory::{Address, Bytes, DeviceIndex, PhysicalHandle, PoolId, Reason, Reference, Tenant};
 
 use super::answer::{denied, refuse};
 use super::ipc;
@@ -62,10 +62,13 @@ pub(crate) unsafe fn cuMemCreate(
 
 /// The last reference frees the memory.
 pub(crate) unsafe fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
-    let release = process::tenant()
-        .and_then(|tenant| tenant.physical().begin_release(PhysicalHandle(handle)));
     // SAFETY: the program's own call.
-    let answer = unsafe { driver::cuMemRelease(handle) };
+    release(PhysicalHandle(handle), || unsafe { driver::cuMemRelease(handle) })
+}
+
+pub(super) fn release(handle: PhysicalHandle, call: impl FnOnce() -> CUresult) -> CUresult {
+    let release = process::tenant().and_then(|tenant| tenant.physical().begin_release(handle));
+    let answer = call();
     if let (CUresult::SUCCESS, Some(release)) = (answer, release) {
         release.released();
     }
@@ -80,8 +83,7 @@ pub(crate) unsafe fn cuMemMap(
     handle: CUmemGenericAllocationHandle,
     flags: c_ulonglong,
 ) -> CUresult {
-    let reference =
-        process::tenant().and_then(|tenant| tenant.physical().reference(PhysicalHandle(handle)));
+    let reference = reference(handle);
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemMap(pointer, size, offset, handle, flags) };
     if let (CUresult::SUCCESS, Some(reference)) = (answer, reference) {
@@ -129,8 +131,7 @@ pub(crate) unsafe fn cuMemExportToShareableHandle(
     kind: CUmemAllocationHandleType,
     flags: c_ulonglong,
 ) -> CUresult {
-    let reference =
-        process::tenant().and_then(|tenant| tenant.physical().reference(PhysicalHandle(handle)));
+    let reference = reference(handle);
     // SAFETY: the program's own call.
     let answer = unsafe { driver::cuMemExportToShareableHandle(shareable, handle, kind, flags) };
     if let (CUresult::SUCCESS, Some(reference)) = (answer, reference) {
@@ -178,6 +179,10 @@ pub(crate) unsafe fn cuMemImportFromShareableHandle(
         tenant.physical().received(PhysicalHandle(unsafe { handle.read() }));
     }
     answer
+}
+
+fn reference(handle: CUmemGenericAllocationHandle) -> Option<Reference<'static>> {
+    process::tenant()?.physical().reference(PhysicalHandle(handle))
 }
 
 fn charged_to(tenant: &Tenant, prop: &CUmemAllocationProp) -> ChargedTo {

@@ -5,11 +5,12 @@ use cgpu_abi::Role;
 use cgpu_abi::types::*;
 use cgpu_memory::{
     Address, Bytes, PendingClose, PendingFree, PoolDestroy, PoolError, PoolId, Reason, Route,
-    Tenant, WaitBudget,
+    Tenant,
 };
 
 use super::answer::{denied, refuse};
 use super::ipc::open;
+use super::memory::call_retrying_on;
 use crate::order::{Order, RelaxedCapture};
 use crate::pools::{self, Driver, Source};
 use crate::process;
@@ -220,7 +221,10 @@ unsafe fn allocate(
         let made = tenant.pools().allocate(
             PoolId(pool.0),
             Bytes(size as u64),
-            || call_retrying(tenant, pool, &call),
+            || match call_retrying_on(tenant, || tenant.pools().gpu(PoolId(pool.0)), &call) {
+                CUresult::SUCCESS => Ok(()),
+                answer => Err(answer),
+            },
             undo,
             || order.is_busy(),
         );
@@ -257,28 +261,6 @@ fn record(
     }
     graphs::will_allocate();
     call()
-}
-
-/// Makes the call, and repeats it while memory of a process that has just exited is not yet free.
-fn call_retrying(
-    tenant: &Tenant,
-    pool: CUmemoryPool,
-    call: impl Fn() -> CUresult,
-) -> Result<(), CUresult> {
-    let mut budget = WaitBudget::default();
-    loop {
-        let again = || {
-            tenant
-                .pools()
-                .gpu(PoolId(pool.0))
-                .is_some_and(|gpu| tenant.should_retry(gpu, &mut budget))
-        };
-        match call() {
-            CUresult::SUCCESS => return Ok(()),
-            CUresult::ERROR_OUT_OF_MEMORY if { again }() => {}
-            answer => return Err(answer),
-        }
-    }
 }
 
 /// Frees memory in stream order. Linear memory is in the table of addresses. A pool's is not: it

@@ -7,34 +7,14 @@ use cgpu_abi::types::{CUcontext, CUevent, CUresult, CUstream};
 use crate::gate::{self, Synchronized};
 use crate::{driver, process};
 
-pub(crate) unsafe fn cuCtxSynchronize() -> CUresult {
-    // SAFETY: the program's own call.
-    report(Synchronized::Current, unsafe { driver::cuCtxSynchronize() })
-}
-
-pub(crate) unsafe fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
-    // SAFETY: the program's own call.
-    report(Synchronized::Context(context), unsafe { driver::cuCtxSynchronize_v2(context) })
-}
-
-pub(crate) unsafe fn cuStreamSynchronize(stream: CUstream) -> CUresult {
-    // SAFETY: the program's own call.
-    report(Synchronized::Stream(stream, DefaultStream::Legacy), unsafe {
-        driver::cuStreamSynchronize(stream)
-    })
-}
-
-/// One stream; null is the thread's own.
-pub(crate) unsafe fn cuStreamSynchronize_ptsz(stream: CUstream) -> CUresult {
-    // SAFETY: the program's own call.
-    report(Synchronized::Stream(stream, DefaultStream::PerThread), unsafe {
-        driver::cuStreamSynchronize_ptsz(stream)
-    })
-}
-
-pub(crate) unsafe fn cuEventSynchronize(event: CUevent) -> CUresult {
-    // SAFETY: the program's own call.
-    refresh_pools(unsafe { driver::cuEventSynchronize(event) })
+hooks! { call;
+    cuCtxSynchronize() => report(Synchronized::Current, call());
+    cuCtxSynchronize_v2(context: CUcontext) => report(Synchronized::Context(context), call());
+    cuStreamSynchronize(stream: CUstream) =>
+        report(Synchronized::Stream(stream, DefaultStream::Legacy), call());
+    cuStreamSynchronize_ptsz(stream: CUstream) =>
+        report(Synchronized::Stream(stream, DefaultStream::PerThread), call());
+    cuEventSynchronize(event: CUevent) => refresh_pools(call());
 }
 
 /// Updates the pools, and reports that the synchronized work has run.

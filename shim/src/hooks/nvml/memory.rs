@@ -6,66 +6,38 @@ use cgpu_memory::{Bytes, MemoryInfo};
 use crate::process::{self, State, Trigger};
 use crate::{gpus, nvml};
 
-/// Total is the limit.
-pub(crate) unsafe fn nvmlDeviceGetMemoryInfo(
-    device: nvmlDevice_t,
-    memory: *mut nvmlMemory_t,
-) -> nvmlReturn_t {
-    // SAFETY: the program's own call.
-    let answer = unsafe { nvml::nvmlDeviceGetMemoryInfo(device, memory) };
-    // SAFETY: if the call has succeeded, NVML has just written there.
-    unsafe { replace(answer, memory, |memory| first(device, memory)) }
+/// Defines functions that show what the third part returns, if anything, instead of NVML's answer.
+macro_rules! shown {
+    ($device:ident; $($symbol:ident($place:ident: $type:ty) => $shown:expr;)*) => {$(
+        pub(crate) unsafe fn $symbol($device: nvmlDevice_t, $place: *mut $type) -> nvmlReturn_t {
+            // SAFETY: the program's own call.
+            let answer = unsafe { nvml::$symbol($device, $place) };
+            // SAFETY: if the call has succeeded, NVML has just written there.
+            unsafe { replace(answer, $place, $shown) }
+        }
+    )*};
 }
 
-/// Total is the limit; memory reserved by the driver is not the container's.
-pub(crate) unsafe fn nvmlDeviceGetMemoryInfo_v2(
-    device: nvmlDevice_t,
-    memory: *mut nvmlMemory_v2_t,
-) -> nvmlReturn_t {
-    // SAFETY: the program's own call.
-    let answer = unsafe { nvml::nvmlDeviceGetMemoryInfo_v2(device, memory) };
-    let second = |memory: &nvmlMemory_v2_t| {
-        let MemoryInfo { total, free, used } = view(device, Bytes(memory.free))?;
-        Some(nvmlMemory_v2_t {
-            version: memory.version,
-            total: total.0,
-            reserved: 0,
-            free: free.0,
-            used: used.0,
-        })
-    };
-    // SAFETY: if the call has succeeded, NVML has just written there.
-    unsafe { replace(answer, memory, second) }
-}
+shown! { device;
+    // Total is the limit.
+    nvmlDeviceGetMemoryInfo(memory: nvmlMemory_t) => |memory| first(device, memory);
 
-/// With confidential computing all memory of a program is protected.
-pub(crate) unsafe fn nvmlDeviceGetConfComputeProtectedMemoryUsage(
-    device: nvmlDevice_t,
-    memory: *mut nvmlMemory_t,
-) -> nvmlReturn_t {
-    // SAFETY: the program's own call.
-    let answer = unsafe { nvml::nvmlDeviceGetConfComputeProtectedMemoryUsage(device, memory) };
-    // A GPU without protected memory is shown unchanged.
-    // SAFETY: if the call has succeeded, NVML has just written there.
-    unsafe { replace(answer, memory, |memory| first(device, memory).filter(|_| memory.total > 0)) }
-}
+    // Total is the limit; memory reserved by the driver is not the container's.
+    nvmlDeviceGetMemoryInfo_v2(memory: nvmlMemory_v2_t) => |memory| second(device, memory);
 
-/// Both parts together are at most the limit.
-pub(crate) unsafe fn nvmlDeviceGetConfComputeMemSizeInfo(
-    device: nvmlDevice_t,
-    mem_info: *mut nvmlConfComputeMemSizeInfo_t,
-) -> nvmlReturn_t {
-    // SAFETY: the program's own call.
-    let answer = unsafe { nvml::nvmlDeviceGetConfComputeMemSizeInfo(device, mem_info) };
-    let capped = |sizes: &nvmlConfComputeMemSizeInfo_t| {
-        let limit = limit(device)?.0 >> 10;
-        let protected_mem_size_kib = sizes.protected_mem_size_kib.min(limit);
-        let unprotected_mem_size_kib =
-            sizes.unprotected_mem_size_kib.min(limit - protected_mem_size_kib);
-        Some(nvmlConfComputeMemSizeInfo_t { protected_mem_size_kib, unprotected_mem_size_kib })
-    };
-    // SAFETY: if the call has succeeded, NVML has just written there.
-    unsafe { replace(answer, mem_info, capped) }
+    // With confidential computing all memory of a program is protected. A GPU without protected
+    // memory is shown unchanged.
+    nvmlDeviceGetConfComputeProtectedMemoryUsage(memory: nvmlMemory_t) =>
+        |memory| first(device, memory).filter(|_| memory.total > 0);
+
+    nvmlDeviceGetConfComputeMemSizeInfo(mem_info: nvmlConfComputeMemSizeInfo_t) =>
+        |sizes| both(device, sizes);
+
+    // A MIG instance's size is its limit; its other attributes are unchanged.
+    nvmlDeviceGetAttributes(attributes: nvmlDeviceAttributes_t) =>
+        |attributes| capped(device, attributes);
+    nvmlDeviceGetAttributes_v2(attributes: nvmlDeviceAttributes_t) =>
+        |attributes| capped(device, attributes);
 }
 
 /// The vendor's own limits per control group: ours applies as well, to every group that the
@@ -95,30 +67,32 @@ pub(crate) unsafe fn nvmlDeviceGetMemoryLimits_v1(
     nvmlReturn_t::SUCCESS
 }
 
-/// A MIG instance's size is its limit; its other attributes are unchanged.
-pub(crate) unsafe fn nvmlDeviceGetAttributes(
-    device: nvmlDevice_t,
-    attributes: *mut nvmlDeviceAttributes_t,
-) -> nvmlReturn_t {
-    // SAFETY: the program's own call.
-    let answer = unsafe { nvml::nvmlDeviceGetAttributes(device, attributes) };
-    // SAFETY: if the call has succeeded, NVML has just written there.
-    unsafe { replace(answer, attributes, |attributes| capped(device, attributes)) }
-}
-
-pub(crate) unsafe fn nvmlDeviceGetAttributes_v2(
-    device: nvmlDevice_t,
-    attributes: *mut nvmlDeviceAttributes_t,
-) -> nvmlReturn_t {
-    // SAFETY: the program's own call.
-    let answer = unsafe { nvml::nvmlDeviceGetAttributes_v2(device, attributes) };
-    // SAFETY: if the call has succeeded, NVML has just written there.
-    unsafe { replace(answer, attributes, |attributes| capped(device, attributes)) }
-}
-
 fn first(device: nvmlDevice_t, memory: &nvmlMemory_t) -> Option<nvmlMemory_t> {
     let MemoryInfo { total, free, used } = view(device, Bytes(memory.free))?;
     Some(nvmlMemory_t { total: total.0, free: free.0, used: used.0 })
+}
+
+fn second(device: nvmlDevice_t, memory: &nvmlMemory_v2_t) -> Option<nvmlMemory_v2_t> {
+    let MemoryInfo { total, free, used } = view(device, Bytes(memory.free))?;
+    Some(nvmlMemory_v2_t {
+        version: memory.version,
+        total: total.0,
+        reserved: 0,
+        free: free.0,
+        used: used.0,
+    })
+}
+
+/// Both parts together are at most the limit.
+fn both(
+    device: nvmlDevice_t,
+    sizes: &nvmlConfComputeMemSizeInfo_t,
+) -> Option<nvmlConfComputeMemSizeInfo_t> {
+    let limit = limit(device)?.0 >> 10;
+    let protected_mem_size_kib = sizes.protected_mem_size_kib.min(limit);
+    let unprotected_mem_size_kib =
+        sizes.unprotected_mem_size_kib.min(limit - protected_mem_size_kib);
+    Some(nvmlConfComputeMemSizeInfo_t { protected_mem_size_kib, unprotected_mem_size_kib })
 }
 
 fn capped(

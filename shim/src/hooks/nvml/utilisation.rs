@@ -3,8 +3,6 @@
 //! The GPU's own utilization (`nvmlDeviceGetUtilizationRates`, `nvmlDeviceGetSamples`) is returned
 //! unchanged: it is of the shared GPU and reveals no process.
 
-use core::ptr;
-
 use cgpu_abi::nvml_types::*;
 
 use super::{Scope, of_container, read_list, scope, write_list};
@@ -31,16 +29,8 @@ pub(crate) unsafe fn nvmlDeviceGetProcessUtilization(
         (Ok(reported), Scope::Container(sliced)) => of_container(reported, &sliced.pid_map()),
         (Ok(_), _) => return nvmlReturn_t::ERROR_NO_PERMISSION,
     };
-    // SAFETY: not null, so the program's count is writable and gives the length of its list. If
-    // that is null, only the count is written.
-    let answer = unsafe { write_list(&list, process_samples_count, utilization) };
-    if list.is_empty() {
-        nvmlReturn_t::ERROR_NOT_FOUND
-    } else if utilization.is_null() {
-        nvmlReturn_t::ERROR_INSUFFICIENT_SIZE
-    } else {
-        answer
-    }
+    // SAFETY: not null, so the program's count is writable and gives the length of its list.
+    unsafe { write_samples(&list, process_samples_count, utilization) }
 }
 
 /// The same with more engines, in one record.
@@ -77,9 +67,18 @@ pub(crate) unsafe fn nvmlDeviceGetProcessesUtilizationInfo(
         (Ok(reported), Scope::Container(sliced)) => of_container(reported, &sliced.pid_map()),
         (Ok(_), _) => return nvmlReturn_t::ERROR_NO_PERMISSION,
     };
-    let to = record.proc_util_array;
     // SAFETY: the count is in the program's record and gives the length of its array.
-    let answer = unsafe { write_list(&list, ptr::from_mut(&mut record.process_samples_count), to) };
+    unsafe { write_samples(&list, &raw mut record.process_samples_count, record.proc_util_array) }
+}
+
+/// Returns samples to the program. If the list is null, only the count is written.
+///
+/// # Safety
+///
+/// As for [`write_list`].
+unsafe fn write_samples<T: Copy>(list: &[T], count: *mut c_uint, to: *mut T) -> nvmlReturn_t {
+    // SAFETY: guaranteed by the caller.
+    let answer = unsafe { write_list(list, count, to) };
     if list.is_empty() {
         nvmlReturn_t::ERROR_NOT_FOUND
     } else if to.is_null() {
