@@ -50,13 +50,14 @@ fn absent() -> CUresult {
     CUresult::ERROR_NOT_SUPPORTED
 }
 
+/// Calls the macro `$each` for each row of a table.
 macro_rules! functions {
-    ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $simulated:ident
-        $reason:literal
-        $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
-        $(function! { $kind $symbol $(($($args)*) $(-> $ret)?)? })*
+    ([$each:ident] $($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident
+        $simulated:ident $reason:literal $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
+        $($each! { $kind $symbol $(($($args)*) $(-> $ret)?)? })*
     };
 }
+pub(crate) use functions;
 
 macro_rules! function {
     (pass $symbol:ident) => {};
@@ -80,21 +81,13 @@ macro_rules! function {
         }
     };
 }
-driver_table!(functions);
+driver_table!(functions, [function]);
 
 /// The addresses of the driver's functions, for code that jumps to them.
 pub(crate) mod address {
     use cgpu_abi::driver::fns;
 
     use super::*;
-
-    macro_rules! addresses {
-        ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $simulated:ident
-            $reason:literal
-            $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
-            $(address! { $kind $symbol $(($($args)*) $(-> $ret)?)? })*
-        };
-    }
 
     macro_rules! address {
         (pass $symbol:ident) => {};
@@ -137,5 +130,5 @@ pub(crate) mod address {
             }
         };
     }
-    driver_table!(addresses);
+    driver_table!(functions, [address]);
 }

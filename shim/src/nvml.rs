@@ -8,6 +8,7 @@ use cgpu_abi::nvml_types::*;
 use cgpu_abi::{nvml_index, nvml_table};
 use cgpu_memory::Reason;
 
+use crate::driver::functions;
 use crate::library::NVML;
 use crate::state;
 
@@ -26,14 +27,6 @@ pub(crate) fn get<T: Default>(
 fn absent() -> nvmlReturn_t {
     state::count(Reason::MissingFunction);
     nvmlReturn_t::ERROR_FUNCTION_NOT_FOUND
-}
-
-macro_rules! functions {
-    ($($kind:ident $symbol:ident { $($meta:tt)* } $role:ident $treatment:ident $simulated:ident
-        $reason:literal
-        $(($($args:tt)*) $(-> $ret:ty)?)?;)*) => {
-        $(function! { $kind $symbol $(($($args)*) $(-> $ret)?)? })*
-    };
 }
 
 macro_rules! function {
@@ -68,4 +61,4 @@ macro_rules! function {
         }
     };
 }
-nvml_table!(functions);
+nvml_table!(functions, [function]);

@@ -23,22 +23,18 @@ fn area(element: usize, width: usize, height: usize) -> usize {
 /// Defines fills: the name in two flavours, the type of the value, and its size in bytes.
 macro_rules! fills {
     ($($symbol:ident $own:ident $value:ty, $size:literal;)*) => {
-        launches! {$(
-            $symbol(to: CUdeviceptr, value: $value, count: usize)
-                => Launch::copy(area($size, count, 1), CUstream::NULL, Launch::LEGACY);
-            $own(to: CUdeviceptr, value: $value, count: usize)
-                => Launch::copy(area($size, count, 1), CUstream::NULL, Launch::PER_THREAD);
+        launches! { FLAVOUR; $(
+            $symbol, $own(to: CUdeviceptr, value: $value, count: usize)
+                => Launch::copy(area($size, count, 1), CUstream::NULL, FLAVOUR);
         )*}
     };
 }
 
 macro_rules! fills_in_order {
     ($($symbol:ident $own:ident $value:ty, $size:literal;)*) => {
-        launches! {$(
-            $symbol(to: CUdeviceptr, value: $value, count: usize, stream: CUstream)
-                => Launch::copy(area($size, count, 1), stream, Launch::LEGACY);
-            $own(to: CUdeviceptr, value: $value, count: usize, stream: CUstream)
-                => Launch::copy(area($size, count, 1), stream, Launch::PER_THREAD);
+        launches! { FLAVOUR; $(
+            $symbol, $own(to: CUdeviceptr, value: $value, count: usize, stream: CUstream)
+                => Launch::copy(area($size, count, 1), stream, FLAVOUR);
         )*}
     };
 }
@@ -46,24 +42,19 @@ macro_rules! fills_in_order {
 /// Defines fills of rectangles.
 macro_rules! rectangles {
     ($($symbol:ident $own:ident $value:ty, $size:literal;)*) => {
-        launches! {$(
-            $symbol(to: CUdeviceptr, pitch: usize, value: $value, width: usize, height: usize)
-                => Launch::copy(area($size, width, height), CUstream::NULL, Launch::LEGACY);
-            $own(to: CUdeviceptr, pitch: usize, value: $value, width: usize, height: usize)
-                => Launch::copy(area($size, width, height), CUstream::NULL, Launch::PER_THREAD);
+        launches! { FLAVOUR; $(
+            $symbol, $own(to: CUdeviceptr, pitch: usize, value: $value, width: usize, height: usize)
+                => Launch::copy(area($size, width, height), CUstream::NULL, FLAVOUR);
         )*}
     };
 }
 
 macro_rules! rectangles_in_order {
     ($($symbol:ident $own:ident $value:ty, $size:literal;)*) => {
-        launches! {$(
-            $symbol(to: CUdeviceptr, pitch: usize, value: $value, width: usize, height: usize,
+        launches! { FLAVOUR; $(
+            $symbol, $own(to: CUdeviceptr, pitch: usize, value: $value, width: usize, height: usize,
                 stream: CUstream)
-                => Launch::copy(area($size, width, height), stream, Launch::LEGACY);
-            $own(to: CUdeviceptr, pitch: usize, value: $value, width: usize, height: usize,
-                stream: CUstream)
-                => Launch::copy(area($size, width, height), stream, Launch::PER_THREAD);
+                => Launch::copy(area($size, width, height), stream, FLAVOUR);
         )*}
     };
 }
@@ -92,34 +83,35 @@ rectangles_in_order! {
     cuMemsetD2D32Async cuMemsetD2D32Async_ptsz c_uint, 4;
 }
 
-launches! {
-    cuMemcpyDtoD_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize)
-        => Launch::copy(bytes, CUstream::NULL, Launch::LEGACY);
-    cuMemcpyDtoD_v2_ptds(to: CUdeviceptr, from: CUdeviceptr, bytes: usize)
-        => Launch::copy(bytes, CUstream::NULL, Launch::PER_THREAD);
-    cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream)
-        => Launch::copy(bytes, stream, Launch::LEGACY);
-    cuMemcpyDtoDAsync_v2_ptsz(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream)
-        => Launch::copy(bytes, stream, Launch::PER_THREAD);
-    cuMemcpyAtoA_v2(to: CUarray, to_offset: usize, from: CUarray, from_offset: usize, bytes: usize)
-        => Launch::copy(bytes, CUstream::NULL, Launch::LEGACY);
-    cuMemcpyAtoA_v2_ptds(to: CUarray, to_offset: usize, from: CUarray, from_offset: usize,
-        bytes: usize)
-        => Launch::copy(bytes, CUstream::NULL, Launch::PER_THREAD);
-    cuMemcpyAtoD_v2(to: CUdeviceptr, from: CUarray, from_offset: usize, bytes: usize)
-        => Launch::copy(bytes, CUstream::NULL, Launch::LEGACY);
-    cuMemcpyAtoD_v2_ptds(to: CUdeviceptr, from: CUarray, from_offset: usize, bytes: usize)
-        => Launch::copy(bytes, CUstream::NULL, Launch::PER_THREAD);
-    cuMemcpyDtoA_v2(to: CUarray, to_offset: usize, from: CUdeviceptr, bytes: usize)
-        => Launch::copy(bytes, CUstream::NULL, Launch::LEGACY);
-    cuMemcpyDtoA_v2_ptds(to: CUarray, to_offset: usize, from: CUdeviceptr, bytes: usize)
-        => Launch::copy(bytes, CUstream::NULL, Launch::PER_THREAD);
+launches! { FLAVOUR;
+    cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds(to: CUdeviceptr, from: CUdeviceptr, bytes: usize)
+        => Launch::copy(bytes, CUstream::NULL, FLAVOUR);
+    cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz(
+        to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream,
+    ) => Launch::copy(bytes, stream, FLAVOUR);
+    cuMemcpyAtoA_v2, cuMemcpyAtoA_v2_ptds(
+        to: CUarray, to_offset: usize, from: CUarray, from_offset: usize, bytes: usize,
+    ) => Launch::copy(bytes, CUstream::NULL, FLAVOUR);
+    cuMemcpyAtoD_v2, cuMemcpyAtoD_v2_ptds(
+        to: CUdeviceptr, from: CUarray, from_offset: usize, bytes: usize,
+    ) => Launch::copy(bytes, CUstream::NULL, FLAVOUR);
+    cuMemcpyDtoA_v2, cuMemcpyDtoA_v2_ptds(
+        to: CUarray, to_offset: usize, from: CUdeviceptr, bytes: usize,
+    ) => Launch::copy(bytes, CUstream::NULL, FLAVOUR);
 }
 
-/// Defines copies whose arguments determine source and destination: name, arguments, stream, and
-/// the function that computes the bytes within the GPU.
+/// Defines copies whose arguments determine source and destination: the names in two flavours,
+/// arguments, stream, and the function that computes the bytes within the GPU.
 macro_rules! copies {
-    ($($symbol:ident ($($arg:ident: $type:ty),*) $flavour:ident $stream:expr, $what:expr;)*) => {$(
+    ($($legacy:ident, $per_thread:ident ($($arg:ident: $type:ty),* $(,)?)
+        $stream:expr, $what:expr;)*) => {$(
+        copy! { LEGACY $legacy ($($arg: $type),*) $stream, $what }
+        copy! { PER_THREAD $per_thread ($($arg: $type),*) $stream, $what }
+    )*};
+}
+
+macro_rules! copy {
+    ($flavour:ident $symbol:ident ($($arg:ident: $type:ty),*) $stream:expr, $what:expr) => {
         /// Waits for the container's turn if it copies within the GPU.
         #[inline(always)]
         #[allow(clippy::too_many_arguments, reason = "the driver's own")]
@@ -144,79 +136,47 @@ macro_rules! copies {
             // SAFETY: the program's own call.
             unsafe { function($($arg),*) }
         }
-    )*};
+    };
 }
 
 copies! {
-    cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, bytes: usize)
-        LEGACY CUstream::NULL, line(to, from, bytes);
-    cuMemcpy_ptds(to: CUdeviceptr, from: CUdeviceptr, bytes: usize)
-        PER_THREAD CUstream::NULL, line(to, from, bytes);
-    cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream)
-        LEGACY stream, line(to, from, bytes);
-    cuMemcpyAsync_ptsz(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream)
-        PER_THREAD stream, line(to, from, bytes);
-    cuMemcpy2D_v2(copy: *const CUDA_MEMCPY2D) LEGACY CUstream::NULL, rectangle(copy);
-    cuMemcpy2D_v2_ptds(copy: *const CUDA_MEMCPY2D) PER_THREAD CUstream::NULL, rectangle(copy);
-    cuMemcpy2DUnaligned_v2(copy: *const CUDA_MEMCPY2D) LEGACY CUstream::NULL, rectangle(copy);
-    cuMemcpy2DUnaligned_v2_ptds(copy: *const CUDA_MEMCPY2D)
-        PER_THREAD CUstream::NULL, rectangle(copy);
-    cuMemcpy2DAsync_v2(copy: *const CUDA_MEMCPY2D, stream: CUstream) LEGACY stream, rectangle(copy);
-    cuMemcpy2DAsync_v2_ptsz(copy: *const CUDA_MEMCPY2D, stream: CUstream)
-        PER_THREAD stream, rectangle(copy);
-    cuMemcpy3D_v2(copy: *const CUDA_MEMCPY3D) LEGACY CUstream::NULL, solid(copy);
-    cuMemcpy3D_v2_ptds(copy: *const CUDA_MEMCPY3D) PER_THREAD CUstream::NULL, solid(copy);
-    cuMemcpy3DAsync_v2(copy: *const CUDA_MEMCPY3D, stream: CUstream) LEGACY stream, solid(copy);
-    cuMemcpy3DAsync_v2_ptsz(copy: *const CUDA_MEMCPY3D, stream: CUstream)
-        PER_THREAD stream, solid(copy);
-    cuMemcpyWithAttributesAsync(
+    cuMemcpy, cuMemcpy_ptds(to: CUdeviceptr, from: CUdeviceptr, bytes: usize)
+        CUstream::NULL, line(to, from, bytes);
+    cuMemcpyAsync, cuMemcpyAsync_ptsz(
+        to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream,
+    ) stream, line(to, from, bytes);
+    cuMemcpy2D_v2, cuMemcpy2D_v2_ptds(copy: *const CUDA_MEMCPY2D) CUstream::NULL, rectangle(copy);
+    cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds(copy: *const CUDA_MEMCPY2D)
+        CUstream::NULL, rectangle(copy);
+    cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz(copy: *const CUDA_MEMCPY2D, stream: CUstream)
+        stream, rectangle(copy);
+    cuMemcpy3D_v2, cuMemcpy3D_v2_ptds(copy: *const CUDA_MEMCPY3D) CUstream::NULL, solid(copy);
+    cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz(copy: *const CUDA_MEMCPY3D, stream: CUstream)
+        stream, solid(copy);
+    cuMemcpyWithAttributesAsync, cuMemcpyWithAttributesAsync_ptsz(
         to: CUdeviceptr, from: CUdeviceptr, bytes: usize, attributes: *mut CUmemcpyAttributes,
-        stream: CUstream
-    ) LEGACY stream, line(to, from, bytes);
-    cuMemcpyWithAttributesAsync_ptsz(
-        to: CUdeviceptr, from: CUdeviceptr, bytes: usize, attributes: *mut CUmemcpyAttributes,
-        stream: CUstream
-    ) PER_THREAD stream, line(to, from, bytes);
-    cuMemcpyBatchAsync(
+        stream: CUstream,
+    ) stream, line(to, from, bytes);
+    cuMemcpyBatchAsync, cuMemcpyBatchAsync_ptsz(
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, bytes: *mut usize, count: usize,
         attributes: *mut CUmemcpyAttributes, starts: *mut usize, attribute_count: usize,
-        failed: *mut usize, stream: CUstream
-    ) LEGACY stream, lines(to, from, bytes, count);
-    cuMemcpyBatchAsync_ptsz(
+        failed: *mut usize, stream: CUstream,
+    ) stream, lines(to, from, bytes, count);
+    cuMemcpyBatchAsync_v2, cuMemcpyBatchAsync_v2_ptsz(
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, bytes: *mut usize, count: usize,
         attributes: *mut CUmemcpyAttributes, starts: *mut usize, attribute_count: usize,
-        failed: *mut usize, stream: CUstream
-    ) PER_THREAD stream, lines(to, from, bytes, count);
-    cuMemcpyBatchAsync_v2(
-        to: *mut CUdeviceptr, from: *mut CUdeviceptr, bytes: *mut usize, count: usize,
-        attributes: *mut CUmemcpyAttributes, starts: *mut usize, attribute_count: usize,
-        stream: CUstream
-    ) LEGACY stream, lines(to, from, bytes, count);
-    cuMemcpyBatchAsync_v2_ptsz(
-        to: *mut CUdeviceptr, from: *mut CUdeviceptr, bytes: *mut usize, count: usize,
-        attributes: *mut CUmemcpyAttributes, starts: *mut usize, attribute_count: usize,
-        stream: CUstream
-    ) PER_THREAD stream, lines(to, from, bytes, count);
-    cuMemcpy3DWithAttributesAsync(copy: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong,
-        stream: CUstream)
-        LEGACY stream, boxes(copy, 1);
-    cuMemcpy3DWithAttributesAsync_ptsz(copy: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong,
-        stream: CUstream)
-        PER_THREAD stream, boxes(copy, 1);
-    cuMemcpy3DBatchAsync(
+        stream: CUstream,
+    ) stream, lines(to, from, bytes, count);
+    cuMemcpy3DWithAttributesAsync, cuMemcpy3DWithAttributesAsync_ptsz(
+        copy: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream,
+    ) stream, boxes(copy, 1);
+    cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync_ptsz(
         count: usize, copies: *mut CUDA_MEMCPY3D_BATCH_OP, failed: *mut usize, flags: c_ulonglong,
-        stream: CUstream
-    ) LEGACY stream, boxes(copies, count);
-    cuMemcpy3DBatchAsync_ptsz(
-        count: usize, copies: *mut CUDA_MEMCPY3D_BATCH_OP, failed: *mut usize, flags: c_ulonglong,
-        stream: CUstream
-    ) PER_THREAD stream, boxes(copies, count);
-    cuMemcpy3DBatchAsync_v2(
-        count: usize, copies: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream
-    ) LEGACY stream, boxes(copies, count);
-    cuMemcpy3DBatchAsync_v2_ptsz(
-        count: usize, copies: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream
-    ) PER_THREAD stream, boxes(copies, count);
+        stream: CUstream,
+    ) stream, boxes(copies, count);
+    cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync_v2_ptsz(
+        count: usize, copies: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, stream: CUstream,
+    ) stream, boxes(copies, count);
 }
 
 /// Returns the bytes copied within the GPU, or none if an end is elsewhere.

@@ -20,8 +20,23 @@ fn plane(width: c_int, height: c_int) -> [c_uint; 3] {
     [width.cast_unsigned(), height.cast_unsigned(), 1]
 }
 
-/// Defines functions by name, arguments, and the launch that they describe.
+/// Defines functions by name, arguments, and the launch that they describe. With `$flavour`, the
+/// names come in pairs: `$flavour` is [`Launch::LEGACY`] for the first, [`Launch::PER_THREAD`] for
+/// the second.
 macro_rules! launches {
+    ($flavour:ident; $($legacy:ident, $per_thread:ident ($($arg:ident: $type:ty),* $(,)?)
+        => $launch:expr;)*) => {
+        launches! {$(
+            $legacy($($arg: $type),*) => {
+                const $flavour: Launch = Launch::LEGACY;
+                $launch
+            };
+            $per_thread($($arg: $type),*) => {
+                const $flavour: Launch = Launch::PER_THREAD;
+                $launch
+            };
+        )*}
+    };
     ($($symbol:ident ($($arg:ident: $type:ty),* $(,)?) => $launch:expr;)*) => {$(
         /// Waits for the container's turn.
         #[inline(always)]
@@ -53,35 +68,31 @@ macro_rules! launches {
 
 pub(super) use launches;
 
+launches! { FLAVOUR;
+    cuLaunchKernel, cuLaunchKernel_ptsz(
+        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
+        block_y: c_uint, block_z: c_uint,
+        shared: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
+    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]),
+        stream, ..FLAVOUR };
+
+    cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz(
+        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
+        block_y: c_uint, block_z: c_uint,
+        shared: c_uint, stream: CUstream, parameters: *mut *mut c_void,
+    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]),
+        stream, ..FLAVOUR };
+
+    cuLaunchKernelEx, cuLaunchKernelEx_ptsz(
+        config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    ) => {
+        // SAFETY: null, or the program's own record, which the driver would read as well.
+        unsafe { Launch::configured(config, function, FLAVOUR) }
+    };
+}
+
 launches! {
-    cuLaunchKernel(
-        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
-        block_y: c_uint, block_z: c_uint,
-        shared: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]),
-        stream, ..Launch::LEGACY };
-
-    cuLaunchKernel_ptsz(
-        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
-        block_y: c_uint, block_z: c_uint,
-        shared: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]),
-        stream, ..Launch::PER_THREAD };
-
-    cuLaunchCooperativeKernel(
-        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
-        block_y: c_uint, block_z: c_uint,
-        shared: c_uint, stream: CUstream, parameters: *mut *mut c_void,
-    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]),
-        stream, ..Launch::LEGACY };
-
-    cuLaunchCooperativeKernel_ptsz(
-        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
-        block_y: c_uint, block_z: c_uint,
-        shared: c_uint, stream: CUstream, parameters: *mut *mut c_void,
-    ) => Launch { kernel: kernel(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]),
-        stream, ..Launch::PER_THREAD };
-
     // Before CUDA 4: on the legacy stream by default. The block shape is a property of the
     // function, so blocks count as threads.
     cuLaunch(function: CUfunction) => Launch { kernel: kernel(function, [1; 3], [1; 3]),
@@ -95,22 +106,6 @@ launches! {
         function: CUfunction, width: c_int, height: c_int, stream: CUstream,
     ) => Launch { kernel: kernel(function, plane(width, height), [1; 3]), stream,
         ..Launch::LEGACY };
-
-    cuLaunchKernelEx(
-        config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void,
-        extra: *mut *mut c_void,
-    ) => {
-        // SAFETY: null, or the program's own record, which the driver would read as well.
-        unsafe { Launch::configured(config, function, Launch::LEGACY) }
-    };
-
-    cuLaunchKernelEx_ptsz(
-        config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void,
-        extra: *mut *mut c_void,
-    ) => {
-        // SAFETY: null, or the program's own record, which the driver would read as well.
-        unsafe { Launch::configured(config, function, Launch::PER_THREAD) }
-    };
 }
 
 /// One kernel on several GPUs, each in its own stream: one launch on each.
