@@ -320,7 +320,8 @@ static void graphs(CUfunction kernel) {
     CHECK(foreign.semaphore(0, &go));
     CHECK(foreign.semaphore(1, &done));
     CUexternalSemaphore sign = import_semaphore(semaphore_descriptor_of(go), OPAQUE_FD);
-    CUexternalSemaphore tally = import_semaphore(semaphore_descriptor_of(done), TIMELINE_FD);
+    CUexternalSemaphore done_semaphore =
+        import_semaphore(semaphore_descriptor_of(done), TIMELINE_FD);
     SemaphoreParams nothing = {0}, five = {.value = 5}, six = {.value = 6},
                     pair[2] = {{.value = 1}, {.value = 2}};
     SemaphoresParams wanted = {&sign, &nothing, 1}, reported;
@@ -328,16 +329,17 @@ static void graphs(CUfunction kernel) {
     /* Waits for the signal, then signals five, then six by a generic node. */
     CHECK(create(&graph, 0));
     CHECK(add_wait(&waits, graph, NULL, 0, &wanted));
-    wanted = (SemaphoresParams){&tally, &five, 1};
+    wanted = (SemaphoresParams){&done_semaphore, &five, 1};
     CHECK(add_signal(&signals, graph, &waits, 1, &wanted));
     CHECK(get_signal(signals, &reported));
-    HOLDS(reported.count == 1 && reported.semaphores[0] == tally && reported.params[0].value == 5);
+    HOLDS(reported.count == 1 && reported.semaphores[0] == done_semaphore &&
+          reported.params[0].value == 5);
     EXPECT(CUDA_ERROR_INVALID_VALUE, get_signal(waits, &reported));
     EXPECT(CUDA_ERROR_INVALID_HANDLE,
            add_signal(&last, graph, NULL, 0,
                       &(SemaphoresParams){&(CUexternalSemaphore){(void *)77}, &five, 1}));
     NodeParams any = {.type = 8 /* signal */};
-    memcpy(any.all, &(SemaphoresParams){&tally, &six, 1}, sizeof(SemaphoresParams));
+    memcpy(any.all, &(SemaphoresParams){&done_semaphore, &six, 1}, sizeof(SemaphoresParams));
     CHECK(add_any(&last, graph, &signals, NULL, 1, &any));
     CHECK(kind_of(last, &kind));
     HOLDS(kind == 8);
@@ -355,23 +357,24 @@ static void graphs(CUfunction kernel) {
     /* Other values, as many; the source graph keeps its own. */
     EXPECT(CUDA_ERROR_INVALID_VALUE,
            exec_signal(ready, last,
-                       &(SemaphoresParams){(CUexternalSemaphore[]){tally, tally}, pair, 2}));
-    CHECK(exec_signal(ready, last, &(SemaphoresParams){&tally, &pair[1], 1}));
-    CHECK(exec_wait(ready, waits, &(SemaphoresParams){&tally, &six, 1}));
+                       &(SemaphoresParams){(CUexternalSemaphore[]){done_semaphore, done_semaphore},
+                                           pair, 2}));
+    CHECK(exec_signal(ready, last, &(SemaphoresParams){&done_semaphore, &pair[1], 1}));
+    CHECK(exec_wait(ready, waits, &(SemaphoresParams){&done_semaphore, &six, 1}));
     CHECK(launch(ready, stream));
     CHECK(cu.cuStreamSynchronize(stream));
     HOLDS(value_of(done) == 2);
-    CHECK(set_wait(waits, &(SemaphoresParams){&tally, pair, 1}));
+    CHECK(set_wait(waits, &(SemaphoresParams){&done_semaphore, pair, 1}));
     CHECK(get_wait(waits, &reported));
-    HOLDS(reported.semaphores[0] == tally && reported.params[0].value == 1);
+    HOLDS(reported.semaphores[0] == done_semaphore && reported.params[0].value == 1);
     CHECK(destroy_exec(ready));
     CHECK(destroy(graph));
 
     /* Captured. */
     CHECK(begin(stream, THREAD_LOCAL));
-    wait_in(stream, tally, 2);
+    wait_in(stream, done_semaphore, 2);
     CHECK(cu.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
-    signal_in(stream, tally, 20);
+    signal_in(stream, done_semaphore, 20);
     CHECK(end(stream, &graph));
     CHECK(nodes_of(graph, nodes, &count));
     HOLDS(count == 3);
@@ -382,7 +385,7 @@ static void graphs(CUfunction kernel) {
     HOLDS(value_of(done) == 20);
 
     /* A launch with a destroyed semaphore. */
-    CHECK(ext.destroy_semaphore(tally));
+    CHECK(ext.destroy_semaphore(done_semaphore));
     EXPECT(CUDA_ERROR_INVALID_HANDLE, launch(ready, stream));
     CHECK(destroy_exec(ready));
     CHECK(destroy(graph));
@@ -427,8 +430,7 @@ static void two_processes(int line, pid_t other) {
     unsigned char *five, six;
     char byte;
     int fds[3];
-    CHECK(cu.cuMemHostAlloc((void **)&five, 1,
-                            0)); /* a copy to pageable memory would block */
+    CHECK(cu.cuMemHostAlloc((void **)&five, 1, 0)); /* a copy to pageable memory would block */
     for (int i = 0; i < 3; i++) fds[i] = receive_descriptor(line);
     has = available(); /* made and charged in another process */
     CUexternalMemory memory = import_memory(fds[0], 32 * MIB);

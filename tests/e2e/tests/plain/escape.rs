@@ -99,8 +99,8 @@ fn limits_hold_in_login_shells() {
     holds(&[
         // A login shell starts with a fresh environment, as the sessions of sshd and sudo do.
         "su - root -c INIT",
-        "su nobody -s /bin/sh -c INIT",
-        "su nobody -s /bin/sh -c 'env -i INIT'",
+        "su daemon -s /bin/sh -c INIT",
+        "su daemon -s /bin/sh -c 'env -i INIT'",
         "setpriv --reuid 65534 --regid 65534 --clear-groups env -i INIT",
         "setpriv --reuid 1000 --regid 1000 --clear-groups env -i ALIYUN_COM_GPU_MEM_CONTAINER=0 INIT",
     ]);

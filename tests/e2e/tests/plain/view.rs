@@ -43,11 +43,11 @@ fn pids(list: &[(u64, u64)]) -> Vec<u64> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Naming {
     /// Those of the caller's PID namespace.
-    AsHere,
+    Container,
     /// Those of the host, with a monitor that translates them.
-    AsOnTheHost,
+    Host,
     /// Those of the host, without a monitor.
-    AsOnTheHostUntranslated,
+    HostUntranslated,
 }
 
 /// Two containers in PID namespaces of their own, two processes in the first, one in the second,
@@ -64,18 +64,18 @@ impl Setup {
     fn set(naming: Naming) -> Option<Self> {
         let fixture = Fixture::new(A10);
         let named = |mut command: Command| {
-            command.env("CGPU_SIM_HOST_PIDS", if naming == Naming::AsHere { "0" } else { "1" });
+            command.env("CGPU_SIM_HOST_PIDS", if naming == Naming::Container { "0" } else { "1" });
             command
         };
         // The first process sets the naming of the GPU's NVML.
         let mut host = NvmlView::start(named(fixture.program("who")));
         host.read();
-        let monitor = (naming == Naming::AsOnTheHost).then(|| Monitor::start(&fixture));
+        let monitor = (naming == Naming::Host).then(|| Monitor::start(&fixture));
         let limited = |name| fixture.limited(name, LIMIT / MIB);
         let inside = |container: &Container, script: &str| {
             let mut command = fixture.native_in(container, "/bin/sh".as_ref());
             command.args(["-c", script]).arg(fixture.dist().program("who"));
-            contained(&named(command), naming == Naming::AsHere).map(NvmlView::start)
+            contained(&named(command), naming == Naming::Container).map(NvmlView::start)
         };
         let Some(mut a) = inside(&limited("a"), "(sleep 300 | \"$0\" 100M) & exec \"$0\" 200M")
         else {
@@ -130,12 +130,12 @@ fn lists(naming: Naming) {
 
 #[test]
 fn lists_have_the_containers_own_processes_by_their_own_ids() {
-    lists(Naming::AsHere);
+    lists(Naming::Container);
 }
 
 #[test]
 fn lists_with_host_pids_are_made_from_the_ledger() {
-    lists(Naming::AsOnTheHostUntranslated);
+    lists(Naming::HostUntranslated);
 }
 
 fn utilisation(naming: Naming) {
@@ -152,7 +152,7 @@ fn utilisation(naming: Naming) {
     fixture.eventually("own utilisation", || {
         let seen = [a.send("work"), b.send("work")];
         let computing = seen.each_ref().map(own);
-        (computing == [true; 2] || naming == Naming::AsOnTheHostUntranslated).then_some(())
+        (computing == [true; 2] || naming == Naming::HostUntranslated).then_some(())
     });
     let all = fixture.eventually("the host's utilisation", || {
         a.send("work");
@@ -165,17 +165,17 @@ fn utilisation(naming: Naming) {
 
 #[test]
 fn utilisation_is_the_containers_own() {
-    utilisation(Naming::AsHere);
+    utilisation(Naming::Container);
 }
 
 #[test]
 fn utilisation_by_host_pids_is_translated_by_the_monitor() {
-    utilisation(Naming::AsOnTheHost);
+    utilisation(Naming::Host);
 }
 
 #[test]
 fn untranslatable_utilisation_is_hidden() {
-    utilisation(Naming::AsOnTheHostUntranslated);
+    utilisation(Naming::HostUntranslated);
 }
 
 #[test]

@@ -14,7 +14,8 @@ if [ "${0##*/}" = loopback ]; then
     echo "{$version,\"ips\":[{\"address\":\"127.0.0.1/8\"}]}"
     exit
 fi
-number=$(flock /run/addresses sh -c 'number=$(($(cat /run/addresses) + 1)); echo $number | tee /run/addresses')
+next='number=$(($(cat /run/addresses) + 1)); echo $number | tee /run/addresses'
+number=$(flock /run/addresses sh -c "$next")
 address=192.168.1.$number
 ip link add "p$number" type veth peer name "t$number"
 ip link set "t$number" netns "$CNI_NETNS"
@@ -23,4 +24,6 @@ inside ip link set "t$number" name "$CNI_IFNAME"
 inside ip address add "$address/24" dev "$CNI_IFNAME"
 inside ip link set "$CNI_IFNAME" up
 inside ip route add default via 192.168.1.200
-echo "{$version,\"interfaces\":[{\"name\":\"$CNI_IFNAME\",\"sandbox\":\"$CNI_NETNS\"}],\"ips\":[{\"address\":\"$address/24\",\"gateway\":\"192.168.1.200\",\"interface\":0}]}"
+interfaces="[{\"name\":\"$CNI_IFNAME\",\"sandbox\":\"$CNI_NETNS\"}]"
+ips="[{\"address\":\"$address/24\",\"gateway\":\"192.168.1.200\",\"interface\":0}]"
+echo "{$version,\"interfaces\":$interfaces,\"ips\":$ips}"
