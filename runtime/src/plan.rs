@@ -89,13 +89,6 @@ impl<'a> Declared<'a> {
     pub fn request_memory(&self) -> bool {
         Variables::read(self).request_memory()
     }
-
-    /// Returns whether they request GPUs, as the vendor's runtime reads them.
-    #[must_use]
-    pub fn wants_gpus(&self) -> bool {
-        self.get("NVIDIA_VISIBLE_DEVICES")
-            .is_some_and(|value| !matches!(value, "" | "none" | "void"))
-    }
 }
 
 impl Environment for Declared<'_> {

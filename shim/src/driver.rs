@@ -38,10 +38,12 @@ pub(crate) fn has(row: usize) -> bool {
 #[inline]
 pub(crate) fn get<T: Default>(call: impl FnOnce(*mut T) -> CUresult) -> Result<T, CUresult> {
     let mut value = T::default();
-    match call(&raw mut value) {
-        CUresult::SUCCESS => Ok(value),
-        answer => Err(answer),
-    }
+    ok(call(&raw mut value)).map(|()| value)
+}
+
+#[inline]
+pub(crate) fn ok(answer: CUresult) -> Result<(), CUresult> {
+    if answer == CUresult::SUCCESS { Ok(()) } else { Err(answer) }
 }
 
 #[cold]

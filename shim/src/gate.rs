@@ -246,7 +246,7 @@ pub(crate) enum Synchronized {
     Current,
     Context(CUcontext),
     /// Those in a stream of the current context.
-    Stream(CUstream, DefaultStream),
+    Stream(Order),
 }
 
 #[inline]
@@ -271,9 +271,7 @@ fn report_completion(synchronized: Synchronized) {
         Synchronized::Context(context) if context == current || context.is_null() => None,
         // Its events can only be queried while it is current.
         Synchronized::Context(_) => return,
-        Synchronized::Stream(stream, default) => {
-            Some(Stream { handle: stream.0, per_thread: default == DefaultStream::PerThread })
-        }
+        Synchronized::Stream(order) => Some(order.into()),
     };
     let markers = Markers { context: current, time_scale: tenant.region().time_scale() };
     own.gate.after_synchronize(thread, (ContextKey(current.0), stream), &markers, &own.host);

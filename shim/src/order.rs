@@ -1,6 +1,7 @@
 //! The order of streams, and captures, in which that order is recorded instead.
 
 use cgpu_abi::types::*;
+use cgpu_launch::gate::Stream;
 use cgpu_memory::Lane;
 
 use crate::current::current_handle;
@@ -69,10 +70,15 @@ impl Order {
 
     pub(crate) fn is_busy(self) -> bool {
         let _unbound = RelaxedCapture::begin();
+        self.query() == CUresult::ERROR_NOT_READY
+    }
+
+    /// Returns the driver's answer to whether everything in the stream has ended.
+    pub(crate) fn query(self) -> CUresult {
         let query =
             if self.per_thread { driver::cuStreamQuery_ptsz } else { driver::cuStreamQuery };
         // SAFETY: the program is making a call with this stream.
-        unsafe { query(self.stream) == CUresult::ERROR_NOT_READY }
+        unsafe { query(self.stream) }
     }
 
     /// Frees memory that the program has not seen. Tries again if the driver refuses, because no
@@ -111,6 +117,18 @@ impl Order {
         // SAFETY: the handle is writable; the program is making a call with this stream.
         let context = driver::get(|context| unsafe { driver::cuStreamGetCtx(stream, context) });
         context.ok().filter(|context| !context.is_null())
+    }
+}
+
+impl From<Stream> for Order {
+    fn from(stream: Stream) -> Order {
+        Order { stream: CUstream(stream.handle), per_thread: stream.per_thread }
+    }
+}
+
+impl From<Order> for Stream {
+    fn from(order: Order) -> Stream {
+        Stream { handle: order.stream.0, per_thread: order.per_thread }
     }
 }
 

@@ -13,7 +13,7 @@ use cgpu_shm::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::progress;
 use crate::library::DRIVER;
-use crate::order::RelaxedCapture;
+use crate::order::{Order, RelaxedCapture};
 use crate::{captures, driver};
 
 /// How long the driver is not queried after such a capture was seen.
@@ -36,15 +36,8 @@ impl Driver for Markers {
             // Drivers before 10.0 have no captures.
             return false;
         }
-        let query = if stream.per_thread {
-            driver::cuStreamIsCapturing_ptsz
-        } else {
-            driver::cuStreamIsCapturing
-        };
-        // SAFETY: the program launches into the stream now; the status is writable.
-        let status = driver::get(|status| unsafe { query(CUstream(stream.handle), status) });
         // A refused query (906: another stream's capture forbids it) counts as capturing.
-        let capturing = status != Ok(CU_STREAM_CAPTURE_STATUS_NONE);
+        let capturing = Order::from(stream).is_captured() != Ok(false);
         if capturing && !captures::is_known() {
             note_unknown_capture();
         }
@@ -58,10 +51,7 @@ impl Driver for Markers {
     }
 
     fn is_idle(&self, stream: Stream) -> Result<bool, DriverError> {
-        let query =
-            if stream.per_thread { driver::cuStreamQuery_ptsz } else { driver::cuStreamQuery };
-        // SAFETY: the program launches into the stream now.
-        answered(|| unsafe { query(CUstream(stream.handle)) })
+        answered(|| Order::from(stream).query())
     }
 
     fn create_event(&self) -> Result<Event, DriverError> {

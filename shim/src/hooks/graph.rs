@@ -240,10 +240,9 @@ unsafe fn instantiate(
         Ok(footprint) => footprint,
         Err(unsupported) => return refuse_graph(unsupported, call),
     };
-    let call = || match call() {
+    let call = || {
         // SAFETY: the driver has just written there.
-        CUresult::SUCCESS => Ok(GraphId(unsafe { graph_exec.read() }.0)),
-        answer => Err(answer),
+        driver::ok(call()).map(|()| GraphId(unsafe { graph_exec.read() }.0))
     };
     let undo = |graph: GraphId| {
         // SAFETY: the driver just returned the handle, and the program has not seen it. One that
@@ -290,10 +289,7 @@ fn send(
         Ok(true) => return call(),
         Err(answer) => return answer,
     }
-    let call = || match call_retrying(tenant, gpu, &call) {
-        CUresult::SUCCESS => Ok(()),
-        answer => Err(answer),
-    };
+    let call = || driver::ok(call_retrying(tenant, gpu, &call));
     answered(tenant.graphs().send(graph, submission, order.lane(), call, || order.is_busy()))
 }
 

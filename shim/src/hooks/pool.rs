@@ -218,13 +218,11 @@ unsafe fn allocate(
             Ok(place) => place,
             Err(answer) => return answer,
         };
+        let gpu = || tenant.pools().gpu(PoolId(pool.0));
         let made = tenant.pools().allocate(
             PoolId(pool.0),
             Bytes(size as u64),
-            || match call_retrying_on(tenant, || tenant.pools().gpu(PoolId(pool.0)), &call) {
-                CUresult::SUCCESS => Ok(()),
-                answer => Err(answer),
-            },
+            || driver::ok(call_retrying_on(tenant, gpu, &call)),
             undo,
             || order.is_busy(),
         );

@@ -1,7 +1,6 @@
 //! Synchronization: the driver lets pools release memory above their thresholds, and the gate may
 //! have to report that work has run.
 
-use cgpu_abi::driver::DefaultStream;
 use cgpu_abi::types::{CUcontext, CUevent, CUresult, CUstream};
 
 use crate::gate::{self, Synchronized};
@@ -10,11 +9,12 @@ use crate::{driver, process};
 hooks! { call;
     cuCtxSynchronize() => report(Synchronized::Current, call());
     cuCtxSynchronize_v2(context: CUcontext) => report(Synchronized::Context(context), call());
-    cuStreamSynchronize(stream: CUstream) =>
-        report(Synchronized::Stream(stream, DefaultStream::Legacy), call());
-    cuStreamSynchronize_ptsz(stream: CUstream) =>
-        report(Synchronized::Stream(stream, DefaultStream::PerThread), call());
     cuEventSynchronize(event: CUevent) => refresh_pools(call());
+}
+
+hooks! { call, order;
+    cuStreamSynchronize, cuStreamSynchronize_ptsz(stream: CUstream) =>
+        report(Synchronized::Stream(order(stream)), call());
 }
 
 /// Updates the pools, and reports that the synchronized work has run.
