@@ -119,7 +119,7 @@ fn can_be_broken(name: &str, line: &str) -> bool {
     match line.trim_start().strip_prefix("//") {
         _ if is_link => false,
         Some(comment) => !is_row(comment.trim_start_matches(['/', '!'])),
-        None => !name.ends_with(".rs") && !(name.ends_with(".md") && is_row(line)),
+        None => !(name.ends_with(".rs") || (name.ends_with(".md") && is_row(line))),
     }
 }
 
