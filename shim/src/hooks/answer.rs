@@ -2,7 +2,7 @@
 
 use cgpu_abi::Role;
 use cgpu_abi::types::CUresult;
-use cgpu_memory::{Denied, Reason};
+use cgpu_memory::{Denied, Reason, Tenant};
 use tracing::warn;
 
 use crate::process;
@@ -62,6 +62,14 @@ pub(super) fn denied(denied: Denied) -> CUresult {
     let Denied { reason, wanted, used, limit } = denied;
     warn!(wanted = wanted.0, used = used.0, limit = limit.0, "refused: {reason:?}");
     CUresult::ERROR_OUT_OF_MEMORY
+}
+
+/// Calls `record` if the driver's call has succeeded and memory is accounted. Returns its answer.
+pub(super) fn recorded(answer: CUresult, record: impl FnOnce(&'static Tenant)) -> CUresult {
+    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+        record(tenant);
+    }
+    answer
 }
 
 /// Refuses a function whose memory cannot be accounted, if there is a limit.

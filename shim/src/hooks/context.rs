@@ -6,7 +6,7 @@ use cgpu_abi::types::{
 use cgpu_memory::{ContextId, Reason};
 use tracing::debug;
 
-use super::answer::denied;
+use super::answer::{denied, recorded};
 use super::memory::call_retrying;
 use super::synchronise::refresh_pools;
 use crate::current::{current_handle, known};
@@ -87,17 +87,6 @@ pub(crate) unsafe fn cuCtxDetach(context: CUcontext) -> CUresult {
     answer
 }
 
-/// The first reference creates the context.
-pub(crate) unsafe fn cuDevicePrimaryCtxRetain(
-    context: *mut CUcontext,
-    device: CUdevice,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let call = || unsafe { driver::cuDevicePrimaryCtxRetain(context, device) };
-    // SAFETY: if `call` succeeds, it has written to the program's handle.
-    unsafe { retain(context, DriverOrdinal(device), call) }
-}
-
 /// Takes one more reference to a device's primary context; the first one creates it.
 ///
 /// # Safety
@@ -115,14 +104,19 @@ unsafe fn retain(
         // SAFETY: guaranteed by the caller.
         unsafe { create(context, device, call) }
     };
-    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+    recorded(answer, |tenant| {
         // SAFETY: the call has succeeded, so the caller guarantees a handle there.
         process::devices(tenant).set_primary(device, unsafe { context.read() });
-    }
-    answer
+    })
 }
 
 hooks! { call;
+    // The first reference creates the context.
+    cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) => {
+        // SAFETY: if `call` succeeds, it has written to the program's handle.
+        unsafe { retain(context, DriverOrdinal(device), call) }
+    };
+
     // The last release destroys the context and frees everything in it.
     cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2(device: CUdevice) =>
         release(DriverOrdinal(device), call);

@@ -4,37 +4,26 @@
 use cgpu_abi::types::*;
 use cgpu_memory::PhysicalHandle;
 
+use super::answer::recorded;
 use super::multicast::{bind, bind_at, unbind};
 use super::physical::release;
 use crate::devices::DriverOrdinal;
-use crate::{driver, process};
-
-/// A new endpoint has nothing bound to it.
-pub(crate) unsafe fn cuLogicalEndpointCreate(
-    endpoint: CUlogicalEndpointId,
-    properties: *const CUlogicalEndpointProp,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    made(endpoint, unsafe { driver::cuLogicalEndpointCreate(endpoint, properties) })
-}
-
-/// Another process's endpoint: nothing of this process is bound to it.
-pub(crate) unsafe fn cuLogicalEndpointImport(
-    endpoint: CUlogicalEndpointId,
-    shared: *const c_void,
-    kind: CUlogicalEndpointIpcHandleType,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    made(endpoint, unsafe { driver::cuLogicalEndpointImport(endpoint, shared, kind) })
-}
-
-/// Unbinds what this process has bound.
-pub(crate) unsafe fn cuLogicalEndpointDestroy(endpoint: CUlogicalEndpointId) -> CUresult {
-    // SAFETY: the program's own call.
-    release(handle(endpoint), || unsafe { driver::cuLogicalEndpointDestroy(endpoint) })
-}
+use crate::driver;
 
 hooks! { call;
+    // A new endpoint has nothing bound to it.
+    cuLogicalEndpointCreate(
+        endpoint: CUlogicalEndpointId, properties: *const CUlogicalEndpointProp,
+    ) => made(endpoint, call());
+
+    // Another process's endpoint: nothing of this process is bound to it.
+    cuLogicalEndpointImport(
+        endpoint: CUlogicalEndpointId, shared: *const c_void, kind: CUlogicalEndpointIpcHandleType,
+    ) => made(endpoint, call());
+
+    // Unbinds what this process has bound.
+    cuLogicalEndpointDestroy(endpoint: CUlogicalEndpointId) => release(handle(endpoint), call);
+
     // Binds the memory mapped at an address.
     cuLogicalEndpointBindAddr(
         endpoint: CUlogicalEndpointId, device: CUdevice, offset: cuuint64_t, address: *mut c_void,
@@ -67,10 +56,7 @@ hooks! { call;
 }
 
 fn made(endpoint: CUlogicalEndpointId, answer: CUresult) -> CUresult {
-    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
-        tenant.physical().object_made(handle(endpoint));
-    }
-    answer
+    recorded(answer, |tenant| tenant.physical().object_made(handle(endpoint)))
 }
 
 /// Converts an endpoint's number to a handle that no driver returns.

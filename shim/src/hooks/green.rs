@@ -5,6 +5,7 @@
 use cgpu_abi::types::*;
 use cgpu_memory::{Bytes, Cause, Context, ContextId, GreenId, Tenant};
 
+use super::answer::recorded;
 use super::{context, module};
 use crate::process;
 use crate::{driver, free};
@@ -76,10 +77,8 @@ pub(crate) unsafe fn cuGreenCtxDestroy(green: CUgreenCtx) -> CUresult {
 /// Returns a green context as a context.
 pub(crate) unsafe fn cuCtxFromGreenCtx(context: *mut CUcontext, green: CUgreenCtx) -> CUresult {
     // SAFETY: the program's own call.
-    let answer = unsafe { driver::cuCtxFromGreenCtx(context, green) };
-    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+    recorded(unsafe { driver::cuCtxFromGreenCtx(context, green) }, |tenant| {
         // SAFETY: the driver has just written there.
         tenant.green_contexts().seen(GreenId(green.0), ContextId(unsafe { context.read() }.0));
-    }
-    answer
+    })
 }

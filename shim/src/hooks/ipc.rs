@@ -4,25 +4,19 @@
 use cgpu_abi::types::{CUdeviceptr, CUipcMemHandle, CUresult, c_uint};
 use cgpu_memory::{Address, Bytes, Context, Reason, Route, Tenant};
 
+use super::answer::recorded;
 use crate::current::current;
 use crate::driver;
 use crate::process;
 
-/// Records that other processes may open the memory.
-pub(crate) unsafe fn cuIpcGetMemHandle(
-    handle: *mut CUipcMemHandle,
-    address: CUdeviceptr,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let answer = unsafe { driver::cuIpcGetMemHandle(handle, address) };
-    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
-        // SAFETY: the driver has just written there.
-        export(tenant, address, route(&unsafe { handle.read() }));
-    }
-    answer
-}
-
 hooks! { call;
+    // Records that other processes may open the memory.
+    cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdeviceptr) =>
+        recorded(call(), |tenant| {
+            // SAFETY: the driver has just written there.
+            export(tenant, address, route(&unsafe { handle.read() }));
+        });
+
     // Cost nothing. That the memory is open is published, so that its owner stays charged. With the
     // second it may be on another GPU.
     cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2(

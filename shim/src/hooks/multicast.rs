@@ -4,25 +4,20 @@
 use cgpu_abi::types::*;
 use cgpu_memory::{Address, Bytes, PhysicalHandle, Reference, Route, Tenant};
 
+use super::answer::recorded;
 use super::ipc;
 use crate::devices::DriverOrdinal;
 use crate::{driver, process};
 
-/// The object takes no memory; an export is recorded when it happens.
-pub(crate) unsafe fn cuMulticastCreate(
-    object: *mut CUmemGenericAllocationHandle,
-    properties: *const CUmulticastObjectProp,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let answer = unsafe { driver::cuMulticastCreate(object, properties) };
-    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+hooks! { call;
+    // The object takes no memory; an export is recorded when it happens.
+    cuMulticastCreate(
+        object: *mut CUmemGenericAllocationHandle, properties: *const CUmulticastObjectProp,
+    ) => recorded(call(), |tenant| {
         // SAFETY: the driver has just written there.
         tenant.physical().object_made(PhysicalHandle(unsafe { object.read() }));
-    }
-    answer
-}
+    });
 
-hooks! { call;
     // Binds on behalf of the GPU that has the memory.
     cuMulticastBindMem(
         object: CUmemGenericAllocationHandle, offset: usize, memory: CUmemGenericAllocationHandle,

@@ -5,7 +5,7 @@ use cgpu_abi::Role;
 use cgpu_abi::types::*;
 use cgpu_memory::{Address, Bytes, DeviceIndex, PhysicalHandle, PoolId, Reason, Reference, Tenant};
 
-use super::answer::{denied, refuse};
+use super::answer::{denied, recorded, refuse};
 use super::ipc;
 use super::memory::call_retrying;
 use crate::devices::DriverOrdinal;
@@ -151,7 +151,7 @@ pub(crate) unsafe fn cuMemGetHandleForAddressRange(
     // SAFETY: the program's own call.
     let answer =
         unsafe { driver::cuMemGetHandleForAddressRange(handle, address, size, kind, flags) };
-    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
+    recorded(answer, |tenant| {
         tenant.physical().range_exported(Address(address), Bytes(size as u64));
         // If no physical memory is mapped there, it is linear memory, of this process or another,
         // or a pool's.
@@ -159,8 +159,7 @@ pub(crate) unsafe fn cuMemGetHandleForAddressRange(
         if let Some(pool) = pools::pool_of(address) {
             tenant.pools().piece_exported(PoolId(pool.0), whole.max(Bytes(size as u64)));
         }
-    }
-    answer
+    })
 }
 
 /// The exporting process stays charged.

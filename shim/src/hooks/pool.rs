@@ -8,7 +8,7 @@ use cgpu_memory::{
     Tenant,
 };
 
-use super::answer::{denied, refuse};
+use super::answer::{denied, recorded, refuse};
 use super::ipc::open;
 use super::memory::call_retrying_on;
 use crate::order::{Order, RelaxedCapture};
@@ -120,33 +120,19 @@ pub(crate) unsafe fn cuMemPoolImportFromShareableHandle(
     answer
 }
 
-/// Other processes may hold allocations of the pool, which stay charged here.
-pub(crate) unsafe fn cuMemPoolExportToShareableHandle(
-    handle: *mut c_void,
-    pool: CUmemoryPool,
-    kind: CUmemAllocationHandleType,
-    flags: c_ulonglong,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let answer = unsafe { driver::cuMemPoolExportToShareableHandle(handle, pool, kind, flags) };
-    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
-        tenant.pools().exported(PoolId(pool.0));
-    }
-    answer
-}
+hooks! { call;
+    // Other processes may hold allocations of the pool, which stay charged here.
+    cuMemPoolExportToShareableHandle(
+        handle: *mut c_void, pool: CUmemoryPool, kind: CUmemAllocationHandleType,
+        flags: c_ulonglong,
+    ) => recorded(call(), |tenant| tenant.pools().exported(PoolId(pool.0)));
 
-/// Exports an allocation of an exported pool by opaque bytes.
-pub(crate) unsafe fn cuMemPoolExportPointer(
-    data: *mut CUmemPoolPtrExportData,
-    address: CUdeviceptr,
-) -> CUresult {
-    // SAFETY: the program's own call.
-    let answer = unsafe { driver::cuMemPoolExportPointer(data, address) };
-    if let (CUresult::SUCCESS, Some(tenant)) = (answer, process::tenant()) {
-        // SAFETY: the driver has just written there.
-        tenant.pools().pointer_exported(Route::of_bytes(&unsafe { data.read() }.reserved));
-    }
-    answer
+    // Exports an allocation of an exported pool by opaque bytes.
+    cuMemPoolExportPointer(data: *mut CUmemPoolPtrExportData, address: CUdeviceptr) =>
+        recorded(call(), |tenant| {
+            // SAFETY: the driver has just written there.
+            tenant.pools().pointer_exported(Route::of_bytes(&unsafe { data.read() }.reserved));
+        });
 }
 
 /// Opens an allocation of another process's pool: that process is charged.
