@@ -306,7 +306,7 @@ fn rights_of_the_node_are_those_its_script_uses() {
         fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/node.sh"))
             .expect("the script");
     let requested =
-        script.lines().filter_map(|line| line.split("ask \"").nth(1)?.split('"').next());
+        script.lines().filter_map(|line| line.split("request \"").nth(1)?.split('"').next());
     let requested: Vec<Need> = requested
         .map(|path| {
             let path = path

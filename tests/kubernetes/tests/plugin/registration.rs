@@ -75,7 +75,7 @@ fn restart_of_kubelet_or_plugin_keeps_slices() {
     stolen.variables.clone_from(&of_old[0].variables);
     stolen.devices.clone_from(&of_old[0].devices);
     let refusal = host.engine.create(&thief, &stolen).unwrap_err();
-    assert!(refusal.contains("'s of pod"), "{refusal}");
+    assert!(refusal.contains("belongs to container `main` of pod"), "{refusal}");
 
     // SIGTERM leaves no files.
     plugin.signal(15);
