@@ -199,7 +199,7 @@ impl Run<'_> {
                 let (name, charged) =
                     (*allocation.exported.get_or_insert(exported), allocation.charged);
                 self.model.processes[index].shares = true;
-                self.lend(
+                self.enter_export(
                     name,
                     Exported {
                         charged,
@@ -246,7 +246,10 @@ impl Run<'_> {
                 self.descriptors.insert(name, (Kind::Physical, descriptor));
                 process.shares = true;
                 if !imported {
-                    self.lend(name, Exported { charged, bytes, handle: None, maker_exited: false });
+                    self.enter_export(
+                        name,
+                        Exported { charged, bytes, handle: None, maker_exited: false },
+                    );
                 }
             }
             Command::PhysicalImport { key, exported } => {

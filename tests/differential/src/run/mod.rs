@@ -554,7 +554,7 @@ impl<'a> Run<'a> {
     }
 
     /// Records exported memory, and forgets exports that no process can have any more.
-    fn lend(&mut self, name: u32, exported: Exported) {
+    fn enter_export(&mut self, name: u32, exported: Exported) {
         let (model, descriptors) = (&self.model, &self.descriptors);
         let known = |name: u32| {
             model.maker(name).is_some()

@@ -180,7 +180,7 @@ impl Actor {
             Command::Stream(about) => self.stream(about, &mut answer)?,
             Command::Range(about) => self.range(about)?,
             Command::Synchronise { context } => self.synchronise(context)?,
-            Command::Export { key, .. } => self.lend(key, &mut answer)?,
+            Command::Export { key, .. } => self.export_memory(key, &mut answer)?,
             Command::Open { context, open, handle, .. } => {
                 self.open(context, open, handle, &mut answer)?
             }

@@ -11,7 +11,7 @@ use crate::driver::place;
 use crate::records::{DESCRIPTOR, LAZY_PEER_ACCESS};
 
 impl Actor {
-    pub(crate) fn lend(&self, key: u32, answer: &mut Answer) -> Result<i32> {
+    pub(crate) fn export_memory(&self, key: u32, answer: &mut Answer) -> Result<i32> {
         let Some(&(context, address)) = self.allocations.get(&key) else { return Ok(NOT_OURS) };
         match self.enter(context)? {
             0 => {
