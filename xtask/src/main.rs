@@ -13,6 +13,7 @@ mod build;
 mod cargo;
 mod collection;
 mod demo;
+mod deny;
 mod fuzz;
 mod gpu_kit;
 mod handover;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ use tier::{LEFT_OUT, SAMPLED, Tier};
 use crate::cargo::Workspace;
 use crate::collection::{TEST, TEST_RELEASE};
 use crate::require::requires;
-use crate::{build, gpu_kit, older, portable, python, terms};
+use crate::{build, deny, gpu_kit, older, portable, python, terms};
 
 pub(crate) mod check;
 mod promises;
@@ -326,23 +326,19 @@ fn lint(run: &mut Run) -> Result<()> {
     run.check(command)
 }
 
-/// Checks licences of the dependencies, if cargo-deny is installed.
+/// Checks bans, licences and sources of the dependencies, and their advisories where a database is
+/// named.
 fn licences(run: &mut Run) -> Result<()> {
-    let present = run
-        .workspace
-        .cargo(&["deny", "--version"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    if !present.is_ok_and(|status| status.success()) {
-        return run.count_missing(
-            "cargo-deny",
-            "licences of the dependencies: cargo-deny is not installed",
-        );
+    let path = match deny::prepare(&run.workspace) {
+        Ok(path) => path,
+        Err(error) => {
+            return run.count_missing("cargo-deny", &format!("rules for dependencies: {error:#}"));
+        }
+    };
+    for check in deny::checks(&run.workspace, &path)? {
+        run.check(check)?;
     }
-    let command =
-        run.workspace.cargo(&["deny", "--offline", "check", "bans", "licenses", "sources"]);
-    run.check(command)
+    Ok(())
 }
 
 /// Builds everything that the later steps run.
