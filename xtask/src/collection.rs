@@ -27,7 +27,7 @@ pub(crate) struct Collection {
 pub(crate) const DEMO: Collection = Collection {
     folder: "demo",
     profile: "dev",
-    announcement: "unoptimized; the first build takes about a minute",
+    announcement: "unoptimized; the first build takes about 90 s",
     files: Some(&[
         "libcgpu.so",
         "cgpu",
