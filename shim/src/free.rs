@@ -18,7 +18,6 @@ use core::cell::Cell;
 
 use cgpu_abi::types::{CUcontext, CUresult};
 use cgpu_memory::{Bytes, DeviceIndex, Tenant};
-use cgpu_shm::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::current::{current_device, pop};
 use crate::devices::DriverOrdinal;
@@ -40,38 +39,6 @@ pub(crate) fn reported() -> Option<Bytes> {
     let answer = unsafe { driver::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
     (answer == CUresult::SUCCESS).then_some(Bytes(free as u64))
 }
-
-/// Returns the same while no other thread of this process is allocating or freeing on the GPU. Such
-/// a change reaches the GPU before or after it is accounted, and would be attributed wrongly. None:
-/// other threads are busy all the time.
-pub(crate) fn of_current_when_quiet(tenant: &Tenant, gpu: DeviceIndex) -> Option<Bytes> {
-    /// The process's activity when it was last seen quiet.
-    static QUIET_ACTIVITY: AtomicU64 = AtomicU64::new(0);
-
-    let sample = || (tenant.view().activity(gpu), of_current());
-    let mut last = sample();
-    if QUIET_ACTIVITY.load(Relaxed) == last.0 {
-        return last.1;
-    }
-    let mut same = 0;
-    for _ in 0..MAX_POLLS {
-        // Lets a thread run that is in the middle of an allocation without a processor.
-        // SAFETY: no obligations.
-        unsafe { libc::sched_yield() };
-        let now = sample();
-        same = if now == last { same + 1 } else { 0 };
-        last = now;
-        if same == EQUAL_POLLS {
-            QUIET_ACTIVITY.store(now.0, Relaxed);
-            return now.1;
-        }
-    }
-    None
-}
-
-/// Most polls of a busy process, and how many equal ones in a row count as quiet.
-const MAX_POLLS: u32 = 20;
-const EQUAL_POLLS: u32 = 2;
 
 /// Returns the free memory of a context's device; the context need not be current.
 pub(crate) fn of_context(context: CUcontext) -> Option<Bytes> {

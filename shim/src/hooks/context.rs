@@ -150,7 +150,7 @@ unsafe fn create(
     if answer == CUresult::SUCCESS {
         // SAFETY: the call has succeeded, so the caller guarantees a handle there.
         let made = unsafe { context.read() };
-        starting.created(ContextId(made.0), gauge.after(made));
+        starting.created(ContextId(made.0), || gauge.after(made));
         debug!(gpu = gpu.get(), "context {:#x} created", made.0);
     }
     answer

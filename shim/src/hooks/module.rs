@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use cgpu_abi::driver_index;
 use cgpu_abi::types::*;
-use cgpu_memory::{Bytes, Cause, Context, Tenant};
+use cgpu_memory::{Bytes, Cause, Context, PendingImplicit, Tenant};
 
 use super::memory::call_retrying;
 use crate::current::current;
@@ -175,8 +175,7 @@ unsafe fn load(
     let unload = || unsafe { driver::cuModuleUnload(made.get()) };
     let load = || call(made.target_for(module));
     let cause = || Cause::Module(made.get().0);
-    let free = || free::of_current_when_quiet(tenant, context.gpu());
-    let answer = make(tenant, context, at_once(size()), free, load, unload, cause);
+    let answer = make(tenant, context, at_once(size()), free::of_current, load, unload, cause);
     // SAFETY: guaranteed by the caller.
     unsafe { made.write_to(module, answer) }
 }
@@ -227,17 +226,20 @@ pub(super) fn make(
         return CUresult::ERROR_OUT_OF_MEMORY;
     };
     let mut answer = call_retrying(tenant, context.gpu(), &call);
-    let mut made = free();
-    if answer == CUresult::SUCCESS && growing.exceeds(made) && undo() == CUresult::SUCCESS {
-        if growing.was_returned(made, free()) {
-            growing.denied();
-            return CUresult::ERROR_OUT_OF_MEMORY;
+    let mut growth = growing.growth(&free);
+    if answer == CUresult::SUCCESS && growing.exceeds(growth) {
+        let before = free();
+        if undo() == CUresult::SUCCESS {
+            if PendingImplicit::was_returned(growth, before, free()) {
+                growing.denied();
+                return CUresult::ERROR_OUT_OF_MEMORY;
+            }
+            answer = call_retrying(tenant, context.gpu(), &call);
+            growth = None;
         }
-        answer = call_retrying(tenant, context.gpu(), &call);
-        made = None;
     }
     if answer == CUresult::SUCCESS {
-        growing.grown(cause(), made);
+        growing.grown(cause(), growth);
     }
     answer
 }
@@ -261,8 +263,7 @@ unsafe fn load_library(
             // SAFETY: the driver returned the handle, and the program has not seen it.
             let unload = || unsafe { driver::cuLibraryUnload(made.get()) };
             let cause = || Cause::Library(made.get().0);
-            let free = || free::of_current_when_quiet(tenant, context.gpu());
-            make(tenant, context, at_once(size), free, load, unload, cause)
+            make(tenant, context, at_once(size), free::of_current, load, unload, cause)
         }
         None => load(),
     };
@@ -284,7 +285,7 @@ fn lazy_load(what: usize, library: Option<CUlibrary>, call: impl Fn() -> CUresul
     // If the start was refused, no context exists.
     let Accounting::On(tenant) = process::accounting() else { return call() };
     let Some(context) = current(tenant) else { return call() };
-    let free = || free::of_current_when_quiet(tenant, context.gpu());
+    let free = free::of_current;
     let growing =
         match tenant.implicit().begin_load(context, what, library.map(|library| library.0), free) {
             Ok(Some(growing)) => growing,
@@ -293,7 +294,7 @@ fn lazy_load(what: usize, library: Option<CUlibrary>, call: impl Fn() -> CUresul
         };
     let answer = call_retrying(tenant, context.gpu(), call);
     if answer == CUresult::SUCCESS {
-        growing.loaded(free());
+        growing.loaded(free);
     }
     answer
 }

@@ -36,10 +36,13 @@ impl Charge<'_> {
             Some(context) if context.gpu() == gpu => context.owner(),
             _ => ContextTable::of_gpu(gpu).owner(),
         };
-        match tables.allocations.insert(Allocation { address: address.0, units, owner }) {
+        let allocation = Allocation { address: address.0, units, owner };
+        let outcome = match tables.allocations.insert(allocation) {
             Inserted::New => CommitOutcome::Recorded,
             other => outcome_of(tables, gpu, units, other),
-        }
+        };
+        tables.ledger.end_call();
+        outcome
     }
 }
 
@@ -66,6 +69,7 @@ impl<'a> Allocations<'a> {
     pub fn begin_free_if_known(self, address: Address) -> Option<PendingFree<'a>> {
         let tables = self.tables;
         let (gpu, Allocation { address, units, owner }) = tables.allocations.remove(address.0)?;
+        tables.ledger.begin_call();
         let routes = if tables.exports.any() { tables.exports.take(address) } else { 0 };
         Some(PendingFree { tables, gpu, address, units, owner, routes })
     }
@@ -95,6 +99,7 @@ impl PendingFree<'_> {
         } else {
             Exports::new(tables).free_exported(gpu, bytes(units), routes);
         }
+        tables.ledger.end_call();
     }
 }
 
@@ -115,6 +120,7 @@ fn kept(tables: &Tables, gpu: DeviceIndex, address: u64, units: u32, owner: Owne
     tables.ledger.count(Reason::FreeRefused);
     let restored = tables.allocations.restore(allocation);
     outcome_of(tables, gpu, units, restored);
+    tables.ledger.end_call();
 }
 
 #[cold]

@@ -61,6 +61,7 @@ impl Drop for Charge<'_> {
 #[cold]
 fn refund_dropped(tables: &Tables, gpu: DeviceIndex, units: u32) {
     tables.ledger.refund(gpu, Column::Used, bytes(units));
+    tables.ledger.end_call();
 }
 
 /// Charges a size, rounded as the driver rounds it.
@@ -69,8 +70,14 @@ pub(crate) fn charge(tables: &Tables, gpu: DeviceIndex, size: Bytes) -> Result<C
     let Some(units) = units(size) else {
         return Err(tables.ledger.deny(gpu, Reason::TooLarge, size));
     };
-    charge_or_trim(tables, gpu, Column::Used, bytes(units), Reason::OverLimit)?;
-    Ok(Charge { tables, gpu, units })
+    tables.ledger.begin_call();
+    match charge_or_trim(tables, gpu, Column::Used, bytes(units), Reason::OverLimit) {
+        Ok(()) => Ok(Charge { tables, gpu, units }),
+        Err(denied) => {
+            tables.ledger.end_call();
+            Err(denied)
+        }
+    }
 }
 
 /// Charges; where that does not fit, trims pools and tries again.

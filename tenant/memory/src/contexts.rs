@@ -47,7 +47,7 @@ impl<'a> Contexts<'a> {
     pub fn begin_create(
         self,
         gpu: DeviceIndex,
-        physical_free: impl FnOnce() -> Option<Bytes>,
+        physical_free: impl Fn() -> Option<Bytes>,
     ) -> Result<PendingContext<'a>, Denied> {
         let first = self.first(gpu);
         // Before the creation begins: nothing is confirmed while one is in progress.
@@ -110,6 +110,7 @@ impl<'a> Contexts<'a> {
     /// or its reset. `None` if it is unknown.
     pub fn begin_destroy(self, context: ContextId) -> Option<PendingContextDestroy<'a>> {
         let context = self.tables.contexts.leave(context.0)?;
+        self.tables.ledger.begin_call();
         Some(PendingContextDestroy { tables: self.tables, context })
     }
 
@@ -179,11 +180,11 @@ pub struct PendingContext<'a> {
 }
 
 impl PendingContext<'_> {
-    /// Commits the context that the driver created. `physical_free` is the GPU's free memory now,
-    /// if it could be read; with the reading of [`Contexts::begin_create`] it gives the size of a
+    /// Commits the context that the driver created. `physical_free` reads the GPU's free memory, if
+    /// that is possible; with the reading of [`Contexts::begin_create`] it gives the size of a
     /// context on this GPU. A context that is known already (a second retain of a primary context)
     /// costs nothing.
-    pub fn created(self, context: ContextId, physical_free: Option<Bytes>) -> Context {
+    pub fn created(self, context: ContextId, physical_free: impl Fn() -> Option<Bytes>) -> Context {
         let Self { mut measured, gpu, first: _first } = self;
         let (tables, charged) = (measured.tables, measured.charged());
         let contexts = Contexts::new(tables);
@@ -220,6 +221,7 @@ impl PendingContextDestroy<'_> {
         let Self { tables, context } = *ManuallyDrop::new(self);
         Contexts::new(tables)
             .release(context, tables.contexts.destroyed(context, &tables.allocations));
+        tables.ledger.end_call();
     }
 }
 
@@ -227,5 +229,6 @@ impl Drop for PendingContextDestroy<'_> {
     fn drop(&mut self) {
         let released = self.tables.contexts.stay(self.context, &self.tables.allocations);
         Contexts::new(self.tables).release(self.context, released);
+        self.tables.ledger.end_call();
     }
 }

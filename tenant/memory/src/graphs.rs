@@ -70,6 +70,7 @@ impl<'a> Graphs<'a> {
         call: impl FnOnce() -> Result<GraphId, E>,
         undo: impl FnOnce(GraphId),
     ) -> Result<(), PoolError<E>> {
+        let _call = self.tables.ledger.call();
         let mut calls: Calls = [None; GPUS];
         for (slot, (gpu, bytes)) in calls.iter_mut().zip(footprint.bounds()) {
             let Some(share) = self.share(gpu, bytes, driver) else { continue };
@@ -158,6 +159,7 @@ impl<'a> Graphs<'a> {
         call: impl FnOnce() -> Result<(), E>,
         is_busy: impl Fn() -> bool,
     ) -> Result<(), PoolError<E>> {
+        let _call = self.tables.ledger.call();
         let mut calls: Calls = [None; GPUS];
         for (slot, share) in calls.iter_mut().zip(self.tables.graphs.shares(graph)) {
             match self.begin(share, lane, &is_busy) {

@@ -10,7 +10,7 @@
 //!
 //! The size is rarely known in advance. So it is measured like a context's (`contexts/size.rs`), by
 //! the fall of the GPU's free memory less what the container charged meanwhile. If that cannot be
-//! told, because of other creations, the charge in advance stands. A module that exceeds the limit
+//! told, because of other creations, or allocations of other threads, the charge in advance stands. A module that exceeds the limit
 //! is unloaded again; if the memory returns, it was the module's, and the program gets out of
 //! memory. What cannot be undone (a library that a look-up loads into a context, code loaded at a
 //! first launch) stays charged above the limit, is shown, and blocks new allocations and loads.
@@ -69,7 +69,7 @@ impl<'a> Implicit<'a> {
         context: Context,
         what: usize,
         library: Option<usize>,
-        physical_free: impl FnOnce() -> Option<Bytes>,
+        physical_free: impl Fn() -> Option<Bytes>,
     ) -> Result<Option<PendingLoad<'a>>, Denied> {
         let libraries = self.tables.implicit.libraries.lock();
         if libraries.is_loaded(what, context) {
@@ -96,7 +96,7 @@ impl<'a> Implicit<'a> {
         self,
         context: Context,
         known: Bytes,
-        physical_free: impl FnOnce() -> Option<Bytes>,
+        physical_free: impl Fn() -> Option<Bytes>,
     ) -> Result<PendingImplicit<'a>, Denied> {
         // Zero bytes are no charge: that would fail without any room, and the size is not known.
         let known = Some(known).filter(|known| *known > Bytes::ZERO);
@@ -141,22 +141,31 @@ pub struct PendingImplicit<'a> {
 }
 
 impl PendingImplicit<'_> {
-    /// Returns whether it has exceeded the container's limit, by the GPU's free memory now.
+    /// Returns how much it has taken, by the GPU's free memory now, which `physical_free` reads.
+    /// `None` if that cannot be told.
     #[must_use]
-    pub fn exceeds(&self, physical_free: Option<Bytes>) -> bool {
+    pub fn growth(&self, physical_free: impl Fn() -> Option<Bytes>) -> Option<Bytes> {
+        self.measured.measure(Baseline::growth, physical_free)
+    }
+
+    /// Returns whether it has exceeded the container's limit by this growth.
+    #[must_use]
+    pub fn exceeds(&self, growth: Option<Bytes>) -> bool {
         let (ledger, gpu) = (&self.measured.tables.ledger, self.context.gpu());
-        let growth = self.growth(physical_free);
         let more = growth.map_or(Bytes::ZERO, |growth| growth - self.measured.charged());
         more > Bytes::ZERO && ledger.total(gpu) + more > ledger.limit(gpu)
     }
 
-    /// Returns whether at least half of what it had taken has returned after it was undone, by the
-    /// GPU's free memory before and after. If not, another container took it.
+    /// Returns whether at least half of a growth has returned after it was undone, by the GPU's free
+    /// memory before and after. If not, another container took it.
     #[must_use]
-    pub fn was_returned(&self, before: Option<Bytes>, after: Option<Bytes>) -> bool {
-        let growth = self.growth(before).unwrap_or(Bytes::ZERO);
+    pub fn was_returned(
+        growth: Option<Bytes>,
+        before: Option<Bytes>,
+        after: Option<Bytes>,
+    ) -> bool {
         let back = before.zip(after).map_or(Bytes::ZERO, |(before, after)| after - before);
-        back.0 >= growth.0 / 2
+        back.0 >= growth.unwrap_or_default().0 / 2
     }
 
     /// Counts the refusal.
@@ -164,15 +173,13 @@ impl PendingImplicit<'_> {
         self.measured.tables.ledger.count(Reason::CodeOverLimit);
     }
 
-    /// Charges what it took to `cause`. `physical_free` is the GPU's free memory now; `None`: what
-    /// was known in advance stands.
-    pub fn grown(self, cause: Cause, physical_free: Option<Bytes>) {
+    /// Charges its growth to `cause`. `None`: what was known in advance stands.
+    pub fn grown(self, cause: Cause, growth: Option<Bytes>) {
         let (table, context) = (&self.measured.tables.implicit, self.context);
-        table.add(cause, context, self.commit(physical_free));
+        table.add(cause, context, self.commit(growth));
     }
 
-    fn commit(self, physical_free: Option<Bytes>) -> Bytes {
-        let growth = self.growth(physical_free);
+    fn commit(self, growth: Option<Bytes>) -> Bytes {
         let Self { mut measured, context } = self;
         let bytes = growth.unwrap_or(measured.charged());
         measured.adjust(bytes);
@@ -183,10 +190,6 @@ impl PendingImplicit<'_> {
         }
         tables.ledger.refund(context.gpu(), Column::Implicit, bytes);
         Bytes::ZERO
-    }
-
-    fn growth(&self, physical_free: Option<Bytes>) -> Option<Bytes> {
-        self.measured.measure(Baseline::growth, physical_free)
     }
 }
 
@@ -217,12 +220,13 @@ pub struct PendingLoad<'a> {
 }
 
 impl PendingLoad<'_> {
-    /// Records that it is loaded. `physical_free` is the GPU's free memory now.
-    pub fn loaded(self, physical_free: Option<Bytes>) {
+    /// Records that it is loaded. `physical_free` reads the GPU's free memory, if that is possible.
+    pub fn loaded(self, physical_free: impl Fn() -> Option<Bytes>) {
         let Self { growing, what, library } = self;
         let (tables, context) = (growing.measured.tables, growing.context);
         let known = growing.measured.charged();
-        let growth = growing.commit(physical_free);
+        let growth = growing.growth(physical_free);
+        let growth = growing.commit(growth);
         if let Some(library) = library {
             // A kernel comes with code, which may stay with the context when the library is
             // unloaded.

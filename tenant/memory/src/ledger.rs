@@ -18,12 +18,16 @@ use cgpu_shm::slots::Claim;
 use cgpu_shm::units::{Bytes, DeviceIndex, Nanos};
 use cgpu_shm::uuid::Uuid;
 
+use self::calls::Calls;
 use self::confirmation::Unconfirmable;
 
+mod calls;
 mod checkpointed;
 mod confirmation;
 mod creations;
 mod exported;
+
+pub(crate) use self::calls::Call;
 
 /// Timeout for a device's ledger lock. The lock is held for about 20 ns, so a holder that exceeds
 /// this has been stopped (SIGSTOP, a debugger).
@@ -95,6 +99,7 @@ pub(crate) struct Ledger {
     /// Time of the last scan for exited processes on a read-only path.
     last_scan: AtomicU64,
     unconfirmable: Unconfirmable,
+    calls: Calls,
 }
 
 impl Ledger {
@@ -113,6 +118,7 @@ impl Ledger {
             counted: Default::default(),
             last_scan: AtomicU64::new(0),
             unconfirmable: Unconfirmable::default(),
+            calls: Calls::default(),
         }
     }
 

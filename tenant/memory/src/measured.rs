@@ -32,7 +32,7 @@ impl<'a> Measured<'a> {
         gpu: DeviceIndex,
         known: Option<Bytes>,
         reason: Reason,
-        physical_free: impl FnOnce() -> Option<Bytes>,
+        physical_free: impl Fn() -> Option<Bytes>,
     ) -> Result<Self, Denied> {
         let ledger = &tables.ledger;
         // Other creations are counted before and after the readings: one that neither count finds
@@ -48,10 +48,12 @@ impl<'a> Measured<'a> {
         let charged = known.unwrap_or_default();
         // Read after the charge, which may trim pools or wait for exited processes: memory that
         // they free between the readings would be subtracted from what is measured.
-        let (physical_free, accounted) = (physical_free(), ledger.accounted(gpu) - charged);
+        let (physical_free, accounted, disturbed) = read(tables, gpu, physical_free);
+        let accounted = accounted - charged;
         let concurrent = already.max(ledger.creations(gpu).saturating_sub(1));
         let is_alone = ledger.is_alone();
-        let baseline = Baseline { physical_free, accounted, charged, concurrent, is_alone };
+        let baseline =
+            Baseline { physical_free, accounted, charged, concurrent, disturbed, is_alone };
         Ok(Self { tables, gpu, baseline })
     }
 
@@ -64,13 +66,15 @@ impl<'a> Measured<'a> {
     pub(crate) fn measure(
         &self,
         by: fn(Baseline, Option<Bytes>, Bytes, u64) -> Option<Bytes>,
-        physical_free: Option<Bytes>,
+        physical_free: impl Fn() -> Option<Bytes>,
     ) -> Option<Bytes> {
         let (ledger, gpu) = (&self.tables.ledger, self.gpu);
+        let (physical_free, accounted, disturbed) = read(self.tables, gpu, physical_free);
         let concurrent = ledger.creations(gpu).saturating_sub(1);
         let is_alone = self.baseline.is_alone && ledger.is_alone();
-        let baseline = Baseline { is_alone, ..self.baseline };
-        by(baseline, physical_free, ledger.accounted(gpu) - baseline.charged, concurrent)
+        let disturbed = self.baseline.disturbed || disturbed;
+        let baseline = Baseline { is_alone, disturbed, ..self.baseline };
+        by(baseline, physical_free, accounted - baseline.charged, concurrent)
     }
 
     /// Charges or refunds the difference to `bytes`.
@@ -93,6 +97,19 @@ impl<'a> Measured<'a> {
     fn end(&self) {
         self.tables.ledger.end_creation(self.gpu);
     }
+}
+
+/// Returns the GPU's free memory, what is accounted then, and whether calls of this process in
+/// flight make the two disagree.
+fn read(
+    tables: &Tables,
+    gpu: DeviceIndex,
+    physical_free: impl Fn() -> Option<Bytes>,
+) -> (Option<Bytes>, Bytes, bool) {
+    let both = || (physical_free(), tables.ledger.accounted(gpu));
+    let between_calls = tables.ledger.read_between_calls(both);
+    let (physical_free, accounted) = between_calls.unwrap_or_else(both);
+    (physical_free, accounted, between_calls.is_none())
 }
 
 impl Drop for Measured<'_> {

@@ -35,6 +35,7 @@ pub use self::tiles::{PendingArrayDestroy, PendingTileMap, ReplacedTiles};
 use crate::charge::{Charge, CommitOutcome};
 use crate::exports::{Exports, Route};
 use crate::handles::{Address, PhysicalHandle};
+use crate::ledger::Call;
 use crate::tables::{Tables, part};
 
 impl Charge<'_> {
@@ -47,7 +48,7 @@ impl Charge<'_> {
         let mut table = tables.physical.lock();
         let outcome = table.record(gpu, bytes).and_then(|record| table.hold(handle, record));
         drop(table);
-        match outcome {
+        let outcome = match outcome {
             Some(outcome) => {
                 Physical::new(tables).apply(outcome);
                 CommitOutcome::Recorded
@@ -56,7 +57,9 @@ impl Charge<'_> {
                 tables.ledger.count(Reason::Unrecorded);
                 CommitOutcome::Unrecorded
             }
-        }
+        };
+        tables.ledger.end_call();
+        outcome
     }
 }
 
@@ -97,12 +100,14 @@ impl<'a> Physical<'a> {
     #[must_use]
     pub fn begin_release(self, handle: PhysicalHandle) -> Option<PendingRelease<'a>> {
         let generation = self.tables.physical.lock().leave(handle)?;
+        self.tables.ledger.begin_call();
         Some(PendingRelease { tables: self.tables, handle, generation })
     }
 
     /// Begins to unmap.
     pub fn begin_unmap(self) -> PendingUnmap<'a> {
-        PendingUnmap { tables: self.tables, serial: self.tables.physical.lock().serial() }
+        let (tables, call) = (self.tables, self.tables.ledger.call());
+        PendingUnmap { tables, serial: tables.physical.lock().serial(), _call: call }
     }
 
     /// Marks what is mapped in a range as exported to other processes or interfaces.
@@ -216,12 +221,14 @@ impl PendingRelease<'_> {
     pub fn released(self) {
         let Self { tables, handle, generation } = *ManuallyDrop::new(self);
         Physical::new(tables).update(|table| table.released(handle, generation, true));
+        tables.ledger.end_call();
     }
 }
 
 impl Drop for PendingRelease<'_> {
     fn drop(&mut self) {
         self.tables.physical.lock().released(self.handle, self.generation, false);
+        self.tables.ledger.end_call();
     }
 }
 
@@ -231,6 +238,7 @@ impl Drop for PendingRelease<'_> {
 pub struct PendingUnmap<'a> {
     tables: &'a Tables,
     serial: u64,
+    _call: Call<'a>,
 }
 
 impl PendingUnmap<'_> {

@@ -271,6 +271,7 @@ impl<'a> Pools<'a> {
 
     /// Reads what a pool holds, after a trim if `trim`.
     fn read_pool(self, at: PoolRef, trim: bool) -> Option<Bytes> {
+        let _call = trim.then(|| self.tables.ledger.call());
         if trim {
             self.tables.pools.begin_reading(at)?;
             at.driver.trim(at.id);

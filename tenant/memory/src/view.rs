@@ -96,15 +96,6 @@ impl<'a> View<'a> {
         self.tables.ledger.usage(gpu)
     }
 
-    /// Returns a number that changes with every charge and every refund of this process on `gpu`.
-    #[must_use]
-    pub fn activity(self, gpu: DeviceIndex) -> u64 {
-        let ledger = &self.tables.ledger;
-        let cell = ledger.region().cell(gpu, ledger.slot_owner().slot());
-        let charges = u64::from(cell.charges.load(Ordering::Relaxed));
-        charges.rotate_left(32) ^ cell.held.load(Ordering::Relaxed)
-    }
-
     /// Returns the free memory of `gpu` as a monitor last sampled it; `None` if that is not recent.
     #[must_use]
     pub fn monitor_free(self, gpu: DeviceIndex) -> Option<Bytes> {

@@ -3,7 +3,8 @@
 //! The first context on a GPU is charged after its creation. Later ones, in every process of the
 //! container, are charged in advance by the last size, which is one word in the GPU's record. The
 //! fall has no single cause while the container has other creations in progress: a known size then
-//! stands, and an unknown one is an even share of the fall.
+//! stands, and an unknown one is an even share of the fall. A known size also stands while this
+//! process allocates or frees in other threads.
 //!
 //! Other containers may allocate and free between the two readings, and must not decide what this
 //! one is charged: the first size is at most [`MAX_CONTEXT_SIZE`], and a later one changes by a
@@ -40,6 +41,9 @@ pub(crate) struct Baseline {
     pub(crate) charged: Bytes,
     /// Other creations of the container in progress.
     pub(crate) concurrent: u64,
+    /// Whether this process was allocating or freeing when the values were read. What such a call
+    /// takes or frees would count as the context's.
+    pub(crate) disturbed: bool,
     /// Whether the container has no other process accounted.
     pub(crate) is_alone: bool,
 }
@@ -66,14 +70,14 @@ impl Baseline {
     }
 
     /// Returns how much something other than a context took, by the same arguments. `None` during
-    /// other creations, or if free memory cannot be read.
+    /// other creations and calls, or if free memory cannot be read.
     pub(crate) fn growth(
         self,
         physical_free: Option<Bytes>,
         accounted: Bytes,
         concurrent: u64,
     ) -> Option<Bytes> {
-        if self.concurrent > 0 || concurrent > 0 {
+        if self.concurrent > 0 || concurrent > 0 || self.disturbed {
             return None;
         }
         let fall = self.physical_free? - physical_free?;
@@ -90,7 +94,7 @@ impl Baseline {
         concurrent: u64,
     ) -> Option<Bytes> {
         let known = self.charged > Bytes::ZERO;
-        if known && (self.concurrent > 0 || concurrent > 0) {
+        if known && (self.concurrent > 0 || concurrent > 0 || self.disturbed) {
             return None;
         }
         let fall = self.physical_free? - physical_free?;
@@ -117,6 +121,7 @@ mod tests {
             accounted: mib(accounted),
             charged: mib(charged),
             concurrent,
+            disturbed: false,
             is_alone: true,
         }
     }
@@ -199,6 +204,15 @@ mod tests {
         // half.
         assert_eq!(baseline(1000, 0, 0, 0).size(Some(mib(400)), mib(0), 1), Some(mib(300)));
         assert_eq!(baseline(1000, 0, 0, 1).size(Some(mib(400)), mib(300), 0), Some(mib(300)));
+    }
+
+    #[test]
+    fn known_size_stands_beside_calls_in_flight() {
+        let disturbed = |charged| Baseline { disturbed: true, ..baseline(1000, 0, charged, 0) };
+        assert_eq!(disturbed(300).size(Some(mib(690)), mib(0), 0), None);
+        assert_eq!(disturbed(300).growth(Some(mib(690)), mib(0), 0), None);
+        // An error of the first size is corrected later; without one no context is charged.
+        assert_eq!(disturbed(0).size(Some(mib(690)), mib(0), 0), Some(mib(310)));
     }
 
     #[test]

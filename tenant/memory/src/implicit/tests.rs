@@ -22,8 +22,14 @@ fn counted(tenant: &Tenant, reason: Reason) -> u32 {
 fn process(container: &Container) -> (Tenant, ContextId, Context) {
     let (tenant, handle) = (container.tenant(), container.handle());
     let starting = tenant.contexts().begin_create(gpu(), || Some(mib(100))).expect("it fits");
-    let context = starting.created(handle, Some(mib(90)));
+    let context = starting.created(handle, || Some(mib(90)));
     (tenant, handle, context)
+}
+
+/// Ends the growth with this much free on the GPU.
+fn grown(growing: PendingImplicit<'_>, cause: Cause, physical_free: Bytes) {
+    let growth = growing.growth(|| Some(physical_free));
+    growing.grown(cause, growth);
 }
 
 /// Publishes a monitor's measurement of a process.
@@ -44,7 +50,7 @@ fn correction_by_the_monitor_is_not_refunded_twice() {
     let (tenant, _, context) = process(&container);
     let load = |came: u64| {
         let growing = tenant.implicit().begin(context, mib(4), || Some(mib(80))).expect("it fits");
-        growing.grown(Cause::Module(1), Some(mib(80 - came)));
+        grown(growing, Cause::Module(1), mib(80 - came));
     };
     let total = || tenant.view().usage(gpu()).total();
     load(9);
@@ -68,7 +74,7 @@ fn free_memory_is_not_measured_while_a_module_unloads() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
     let growing = tenant.implicit().begin(context, mib(4), || Some(mib(80))).expect("it fits");
-    growing.grown(Cause::Module(1), Some(mib(76)));
+    grown(growing, Cause::Module(1), mib(76));
     let creating =
         || tenant.region().cell(gpu(), tenant.slot_owner().slot()).creating.load(Ordering::Relaxed);
     let other = tenant.implicit().begin_unload(Cause::Module(2));
@@ -88,8 +94,9 @@ fn module_is_charged_until_it_is_unloaded() {
     let load = |module, known: u64, came: u64| {
         let growing =
             tenant.implicit().begin(context, mib(known), || Some(mib(80))).expect("it fits");
-        assert!(!growing.exceeds(Some(mib(80 - came))));
-        growing.grown(Cause::Module(module), Some(mib(80 - came)));
+        let growth = growing.growth(|| Some(mib(80 - came)));
+        assert!(!growing.exceeds(growth));
+        grown(growing, Cause::Module(module), mib(80 - came));
     };
     load(1, 0, 4);
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(14));
@@ -129,10 +136,13 @@ fn module_beyond_the_limit_is_distinguished_from_a_neighbours_allocation() {
     let (tenant, _, context) = process(&container);
     let growing =
         tenant.implicit().begin(context, Bytes::ZERO, || Some(mib(80))).expect("nothing is known");
-    assert!(!growing.exceeds(Some(mib(40))));
-    assert!(growing.exceeds(Some(mib(38))));
-    assert!(growing.was_returned(Some(mib(38)), Some(mib(80))));
-    assert!(!growing.was_returned(Some(mib(38)), Some(mib(39))), "a neighbour has it");
+    let growth = |free| growing.growth(|| Some(mib(free)));
+    assert!(!growing.exceeds(growth(40)));
+    assert!(growing.exceeds(growth(38)));
+    let was_returned =
+        |after| PendingImplicit::was_returned(growth(38), Some(mib(38)), Some(mib(after)));
+    assert!(was_returned(80));
+    assert!(!was_returned(39), "a neighbour has it");
     growing.denied();
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(10));
 }
@@ -186,13 +196,13 @@ fn wrong_size_of_the_first_context_is_corrected_for_the_next() {
     let (tenant, other) = (container.tenant(), container.tenant());
     // A neighbour's context of 20 MiB starts at the same instant.
     let starting = tenant.contexts().begin_create(gpu(), || Some(mib(100))).expect("it fits");
-    starting.created(container.handle(), Some(mib(70)));
+    starting.created(container.handle(), || Some(mib(70)));
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(30));
     measure(&container, &tenant, -20 << 20);
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(10));
     let starting = other.contexts().begin_create(gpu(), || Some(mib(70))).expect("10 fit");
     assert_eq!(other.view().usage(gpu()).implicit, mib(20));
-    starting.created(container.handle(), Some(mib(60)));
+    starting.created(container.handle(), || Some(mib(60)));
     assert_eq!(other.view().usage(gpu()).implicit, mib(20));
 }
 
@@ -237,7 +247,7 @@ fn library_is_charged_in_each_context_it_is_loaded_into() {
             .implicit()
             .begin_load(context, what, library, || Some(mib(80)))
             .expect("it fits");
-        pending.map(|pending| pending.loaded(Some(mib(80 - came)))).is_some()
+        pending.map(|pending| pending.loaded(|| Some(mib(80 - came)))).is_some()
     };
     tenant.implicit().library_loaded(7, mib(8), None);
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(10));
@@ -282,7 +292,7 @@ fn functions_of_an_unloaded_module_are_forgotten() {
             .implicit()
             .begin_load(context, function, library, || Some(mib(80)))
             .expect("it fits");
-        pending.map(|pending| pending.loaded(Some(mib(80 - came)))).is_some()
+        pending.map(|pending| pending.loaded(|| Some(mib(80 - came)))).is_some()
     };
     tenant.implicit().library_loaded(7, Bytes::ZERO, None);
     assert!(load(1, None, 2) && load(70, Some(7), 2));
@@ -291,4 +301,17 @@ fn functions_of_an_unloaded_module_are_forgotten() {
     assert!(load(1, None, 2), "the handle may be reused");
     assert!(!load(70, Some(7), 0), "a library's kernels are not the module's");
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(16));
+}
+
+/// Another thread's allocation was charged before the module began to load, and the driver made it
+/// meanwhile. The module was once charged for it.
+#[test]
+fn module_is_not_charged_for_an_allocation_in_flight() {
+    let container = Container::limited(50);
+    let (tenant, _, context) = process(&container);
+    let charge = tenant.charge(gpu(), mib(20)).expect("it fits");
+    let growing = tenant.implicit().begin(context, mib(1), || Some(mib(80))).expect("it fits");
+    charge.commit(Address(0x20_0000), None);
+    grown(growing, Cause::Module(1), mib(60));
+    assert_eq!(tenant.view().usage(gpu()).implicit, mib(11));
 }

@@ -15,6 +15,7 @@ use super::table::{Change, RecordId};
 use super::{Physical, Reference};
 use crate::exports::Route;
 use crate::handles::PhysicalHandle;
+use crate::ledger::Call;
 use crate::tables::Tables;
 
 impl<'a> Physical<'a> {
@@ -25,7 +26,8 @@ impl<'a> Physical<'a> {
 
     /// Begins to unbind.
     pub fn begin_unbind(self) -> PendingUnbind<'a> {
-        PendingUnbind { tables: self.tables, serial: self.tables.physical.lock().serial() }
+        let (tables, call) = (self.tables, self.tables.ledger.call());
+        PendingUnbind { tables, serial: tables.physical.lock().serial(), _call: call }
     }
 
     pub(super) fn note(self, change: Change) {
@@ -80,6 +82,7 @@ impl Reference<'_> {
 pub struct PendingUnbind<'a> {
     tables: &'a Tables,
     serial: u64,
+    _call: Call<'a>,
 }
 
 impl PendingUnbind<'_> {

@@ -13,6 +13,7 @@ use super::table::{RecordId, Tiled, Tiles};
 use crate::allocations::table::Owner;
 use crate::contexts::table::Context;
 use crate::handles::{ArrayId, PhysicalHandle};
+use crate::ledger::Call;
 use crate::tables::Tables;
 
 impl<'a> Physical<'a> {
@@ -40,7 +41,7 @@ impl<'a> Physical<'a> {
     /// Begins to destroy an array. `None` if nothing was mapped into it.
     pub fn begin_array_destroy(self, array: ArrayId) -> Option<PendingArrayDestroy<'a>> {
         let serial = self.tables.physical.lock().leave_array(array)?;
-        Some(PendingArrayDestroy { tables: self.tables, serial })
+        Some(PendingArrayDestroy { tables: self.tables, serial, _call: self.tables.ledger.call() })
     }
 
     /// Drops the references of arrays that were destroyed with their context.
@@ -62,6 +63,7 @@ impl<'a> Physical<'a> {
 pub struct PendingArrayDestroy<'a> {
     tables: &'a Tables,
     serial: u64,
+    _call: Call<'a>,
 }
 
 impl PendingArrayDestroy<'_> {

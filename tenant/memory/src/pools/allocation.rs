@@ -36,6 +36,7 @@ impl Pools<'_> {
                 return Err(PoolError::Unknown);
             }
         };
+        let _call = self.tables.ledger.call();
         let Some(charged) = self.tables.pools.likely(at, size) else {
             return Err(PoolError::Denied(self.tables.ledger.deny(at.gpu, Reason::TooLarge, size)));
         };

@@ -147,7 +147,7 @@ fn ended_context_refunds_its_memory() {
     let handle = container.handle();
     let starting =
         tenant.contexts().begin_create(gpu(), || Some(mib(90))).expect("its size is not known");
-    let context = starting.created(handle, Some(mib(60)));
+    let context = starting.created(handle, || Some(mib(60)));
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(30));
     assert!(allocate(&tenant, 0x20_0000, mib(2), Some(context)));
     assert!(allocate(&tenant, 0x40_0000, mib(4), None));
@@ -174,10 +174,10 @@ fn later_contexts_are_charged_in_advance_in_every_process() {
     let (first, second) = (container.tenant(), container.tenant());
     let starting =
         first.contexts().begin_create(gpu(), || Some(mib(100))).expect("its size is not known");
-    starting.created(container.handle(), Some(mib(60)));
+    starting.created(container.handle(), || Some(mib(60)));
     let starting = second.contexts().begin_create(gpu(), || Some(mib(60))).expect("40 + 40 fit");
     assert_eq!(second.view().usage(gpu()).implicit, mib(80), "charged before the driver call");
-    starting.created(container.handle(), Some(mib(20)));
+    starting.created(container.handle(), || Some(mib(20)));
     assert_eq!(second.view().usage(gpu()).implicit, mib(80));
     let denied = first.contexts().begin_create(gpu(), || None).expect_err("120 do not fit");
     assert_eq!(denied.reason, Reason::ContextOverLimit);
@@ -202,14 +202,14 @@ fn context_that_is_not_created_costs_nothing() {
         .contexts()
         .begin_create(gpu(), || Some(mib(100)))
         .expect("fits")
-        .created(container.handle(), Some(mib(70)));
+        .created(container.handle(), || Some(mib(70)));
     drop(tenant.contexts().begin_create(gpu(), || Some(mib(70))).expect("fits"));
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(30));
     // A second retain of a primary context finds it known.
     let known = container.handle();
     let context = tenant.contexts().adopt(known, gpu());
     let starting = tenant.contexts().begin_create(gpu(), || Some(mib(40))).expect("fits");
-    assert_eq!(starting.created(known, Some(mib(40))), context);
+    assert_eq!(starting.created(known, || Some(mib(40))), context);
     assert_eq!(tenant.contexts().adopt(known, gpu()), context);
     assert_eq!(tenant.view().usage(gpu()).implicit, mib(60));
     let cell = tenant.region().cell(gpu(), tenant.slot_owner().slot());
@@ -224,7 +224,7 @@ fn context_adopted_by_several_threads_is_charged_once() {
         .contexts()
         .begin_create(gpu(), || Some(mib(50)))
         .expect("fits")
-        .created(container.handle(), Some(mib(49)));
+        .created(container.handle(), || Some(mib(49)));
     for _ in 0..200 {
         let handle = container.handle();
         std::thread::scope(|scope| {

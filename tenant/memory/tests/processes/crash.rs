@@ -44,12 +44,12 @@ pub(crate) fn all_calls(directory: &Path, _: usize) {
 
     // A context of unknown size: measured, and charged only then.
     let starting = tenant.contexts().begin_create(gpu, || Some(Bytes(100 * MIB))).expect("it fits");
-    let context = starting.created(ContextId(0x1000), Some(Bytes(100 * MIB) - CONTEXT));
+    let context = starting.created(ContextId(0x1000), || Some(Bytes(100 * MIB) - CONTEXT));
     driver(held(CONTEXT));
     // A context of known size; the driver creates it during the call.
     let starting = tenant.contexts().begin_create(gpu, || None).expect("it fits");
     driver(held(CONTEXT));
-    starting.created(ContextId(0x2000), None);
+    starting.created(ContextId(0x2000), || None);
     // Allocations in a context and in none; one that the driver refuses; one that does not fit.
     let mut next = 0x7f00_0000_0000;
     for owner in [Some(context), None, Some(context)] {

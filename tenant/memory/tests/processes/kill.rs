@@ -53,7 +53,7 @@ pub(crate) fn churn(directory: &Path, worker: usize) {
         match random.below(12) {
             0 => {
                 if let Ok(starting) = tenant.contexts().begin_create(gpu, || Some(Bytes(9 << 20))) {
-                    starting.created(handle, Some(Bytes(8 << 20)));
+                    starting.created(handle, || Some(Bytes(8 << 20)));
                 }
             }
             1 => {

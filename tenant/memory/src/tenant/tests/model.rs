@@ -131,7 +131,7 @@ impl<'a> Fixture<'a> {
             Ok(starting) => {
                 assert!(fits);
                 let handle = self.container.handle();
-                starting.created(handle, Some(mib(90) - CONTEXT));
+                starting.created(handle, || Some(mib(90) - CONTEXT));
                 self.accounts[process].contexts.push((handle, CONTEXT));
             }
             Err(denied) => {
