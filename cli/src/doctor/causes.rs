@@ -46,7 +46,7 @@ cgpu_diagnosis::causes! {
         "Use the portable build (`cargo xtask build --portable`), which needs glibc 2.17 or newer.";
     OtherPreloadFirst, Shim, Wrong, "other_preload_first",
         "Another library is preloaded before libcgpu.so: if it hooks dlsym, it hides the driver from the shim.",
-        "Name libcgpu.so first, as `cgpu run` does.";
+        "Name libcgpu.so first in LD_PRELOAD, as `cgpu run` does. In a container of cgpu-runtime, begin LD_PRELOAD with /run/cgpu/libcgpu.so.";
     ReplacedShim, Shim, ByDesign, "replaced_shim",
         "libcgpu.so was replaced on disk after the process started; the process keeps the old one.",
         "Restart the process to use the new one.";
