@@ -10,10 +10,11 @@
 //!
 //! The size is rarely known in advance. So it is measured like a context's (`contexts/size.rs`), by
 //! the fall of the GPU's free memory less what the container charged meanwhile. If that cannot be
-//! told, because of other creations, or allocations of other threads, the charge in advance stands. A module that exceeds the limit
-//! is unloaded again; if the memory returns, it was the module's, and the program gets out of
-//! memory. What cannot be undone (a library that a look-up loads into a context, code loaded at a
-//! first launch) stays charged above the limit, is shown, and blocks new allocations and loads.
+//! told, because of other creations, or allocations of other threads, the charge in advance stands.
+//! A module that exceeds the limit is unloaded again; if the memory returns, it was the module's,
+//! and the program gets out of memory. What cannot be undone (a library that a look-up loads into
+//! a context, code loaded at a first launch) stays charged above the limit, is shown, and blocks
+//! new allocations and loads.
 //!
 //! Memory charged for an object belongs to the context that it was loaded into: it is refunded with
 //! the object, or with the context. The monitor's measurement of the process
@@ -156,8 +157,8 @@ impl PendingImplicit<'_> {
         more > Bytes::ZERO && ledger.total(gpu) + more > ledger.limit(gpu)
     }
 
-    /// Returns whether at least half of a growth has returned after it was undone, by the GPU's free
-    /// memory before and after. If not, another container took it.
+    /// Returns whether at least half of a growth has returned after it was undone, by the GPU's
+    /// free memory before and after. If not, another container took it.
     #[must_use]
     pub fn was_returned(
         growth: Option<Bytes>,
