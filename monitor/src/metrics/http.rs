@@ -82,6 +82,8 @@ async fn converse(stream: TcpStream, reply: impl Fn(Request<Incoming>) -> Reply)
     });
     let mut connection = http1::Builder::new()
         .keep_alive(false)
+        // A client may end its request before it reads the reply.
+        .half_close(true)
         .title_case_headers(true)
         .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(stream), service);
@@ -166,6 +168,20 @@ mod tests {
         assert!(head.contains("\r\nContent-Length: 6\r\n") && head.ends_with("\r\n\r\n"), "{head}");
         let absent = send(server(None), "GET /metrics HTTP/1.1\r\n\r\n");
         assert!(absent.starts_with("HTTP/1.1 503 "), "{absent}");
+    }
+
+    #[test]
+    fn client_that_has_ended_its_request_gets_its_reply() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        // The end of the request arrives before its reply is known.
+        let text = || {
+            thread::sleep(Duration::from_millis(50));
+            Some("# EOF\n".to_owned())
+        };
+        thread::spawn(move || serve(listener, text));
+        let reply = send(at, "GET /metrics HTTP/1.1\r\n\r\n");
+        assert!(reply.starts_with("HTTP/1.1 200 "), "{reply:?}");
     }
 
     #[test]
