@@ -60,8 +60,9 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
     if let Some(mut predecessor) = predecessor {
         let state =
             predecessor.transfer().context("the running monitor does not transfer its state")?;
-        let state: UpgradeState =
-            serde_json::from_value(state).context("cannot parse the running monitor's state")?;
+        let (state, refused) =
+            UpgradeState::parse(state).context("cannot parse the running monitor's state")?;
+        host.warn(refused);
         tracing::info!("taking over from a monitor of release {}", state.release);
         host.restore(Monotonic.now(), state);
         // The predecessor ends when this process has replaced the socket.

@@ -190,7 +190,8 @@ impl Settings {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    /// Checks that each value is within its range.
+    pub(crate) fn check(&self) -> Result<(), String> {
         for (uuid, gpu) in &self.gpus {
             gpu.check().map_err(|reason| format!("GPU {uuid}: {reason}"))?;
         }

@@ -41,6 +41,22 @@ pub struct UpgradeState {
     pub watcher: WatcherState,
 }
 
+impl UpgradeState {
+    /// Parses the state of a predecessor. Settings that are out of range are left out; the message
+    /// says why. To refuse the state would leave the host without a monitor.
+    ///
+    /// # Errors
+    /// It is not a state.
+    pub fn parse(state: serde_json::Value) -> serde_json::Result<(Self, Option<String>)> {
+        let mut state: Self = serde_json::from_value(state)?;
+        let refused = state.settings.check().err().map(|reason| {
+            state.settings = Settings::default();
+            format!("the predecessor's settings are not in force: {reason}")
+        });
+        Ok((state, refused))
+    }
+}
+
 /// State of a container.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

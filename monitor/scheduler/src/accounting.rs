@@ -20,6 +20,19 @@ pub struct TurnAnomalies {
     pub missed: u64,
 }
 
+impl TurnAnomalies {
+    /// Returns these numbers, each at most `most`.
+    pub(super) fn bounded(self, most: u64) -> Self {
+        Self {
+            over: self.over.min(most),
+            under: self.under.min(most),
+            invalid: self.invalid.min(most),
+            overruns: self.overruns.min(most),
+            missed: self.missed.min(most),
+        }
+    }
+}
+
 /// GPU time of one container on one GPU.
 #[derive(Clone, Debug, Default)]
 pub struct Account {

@@ -12,6 +12,10 @@ use super::step::TenantId;
 use super::turns::Cause;
 use crate::accounting::TurnAnomalies;
 
+/// Greatest restored count, and greatest restored time that was learned, in ns: more than there can
+/// be, and small enough to be added and multiplied.
+const MAX_RESTORED: u64 = 1 << 48;
+
 /// State of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -90,29 +94,30 @@ impl Gpu {
         (GpuState { turns: self.turns, charged: self.charged.0 }, states.collect())
     }
 
-    /// Restores the state of a GPU.
+    /// Restores the state of a GPU. Impossible values are bounded: another release wrote them.
     pub fn restore(&mut self, gpu_state: GpuState) {
-        self.turns += gpu_state.turns;
+        self.turns = self.turns.saturating_add(gpu_state.turns).min(MAX_RESTORED);
         self.charged = self.charged + Nanos(gpu_state.charged);
     }
 
-    /// Restores the state of a known container.
+    /// Restores the state of a known container. Impossible values are bounded.
     pub fn restore_tenant(&mut self, id: TenantId, state: &TenantState) {
         let Some(tenant) = self.find_mut(id) else { return };
+        let learned = |time: u64| Nanos(time.min(MAX_RESTORED));
         tenant.balance = state.balance;
         tenant.debt = Nanos(state.debt);
         tenant.account.charged = Nanos(state.charged);
         tenant.account.forgiven = Nanos(state.forgiven);
         tenant.account.reported = Nanos(state.reported);
-        tenant.account.turns = state.turns;
-        tenant.account.anomalies = state.anomalies;
+        tenant.account.turns = state.turns.min(MAX_RESTORED);
+        tenant.account.anomalies = state.anomalies.bounded(MAX_RESTORED);
         tenant.joined = Nanos(state.joined);
-        tenant.gap = Nanos(state.gap);
-        tenant.late = Nanos(state.late);
-        tenant.early = Nanos(state.early);
-        tenant.overlap = state.overlap.max(1000);
+        tenant.gap = learned(state.gap);
+        tenant.late = learned(state.late);
+        tenant.early = learned(state.early);
+        tenant.overlap = state.overlap.clamp(1000, MAX_RESTORED);
         tenant.duty = (state.duty.0.min(1000), state.duty.1);
-        tenant.switch_cost = (Nanos(state.switch_cost.0), state.switch_cost.1);
+        tenant.switch_cost = (learned(state.switch_cost.0), state.switch_cost.1);
         tenant.distrusted_until = Nanos(state.distrusted_until);
     }
 }
