@@ -38,6 +38,26 @@ pub fn number(id: &str) -> Option<u64> {
     ours.then(|| u64::from_str_radix(id, 36).ok()).flatten()
 }
 
+/// Chooses ids for a container: `included`, then others of `available`. Ids for which `is_first`
+/// holds come last. It says whether an assigned slice begins with that id, whose pod may have ended
+/// unnoticed.
+#[must_use]
+pub fn preferred(
+    available: Vec<String>,
+    included: Vec<String>,
+    size: usize,
+    is_first: impl Fn(u64) -> bool,
+) -> Vec<String> {
+    let free = available.into_iter().filter(|id| !included.contains(id));
+    let mut free: Vec<(bool, u64, String)> =
+        free.filter_map(|id| number(&id).map(|number| (is_first(number), number, id))).collect();
+    free.sort_unstable();
+    let mut chosen = included;
+    chosen.extend(free.into_iter().map(|(_, _, id)| id));
+    chosen.truncate(size);
+    chosen
+}
+
 /// Devices of a node for the kubelet. The first `healthy` ids are healthy, the others are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Devices {

@@ -148,28 +148,15 @@ impl Endpoint {
         })
     }
 
-    /// Prefers ids that are not the first of an assigned slice: the pod of such a slice may have
-    /// ended unnoticed.
     fn preferred(
         &self,
         request: ContainerPreferredAllocationRequest,
     ) -> ContainerPreferredAllocationResponse {
         let dialect = self.resource.slice_dialect();
         let size = usize::try_from(request.allocation_size).unwrap_or(0);
-        let mut device_ids = request.must_include_device_ids;
-        let mut free: Vec<(bool, u64, String)> = request
-            .available_device_ids
-            .into_iter()
-            .filter(|id| !device_ids.contains(id))
-            .filter_map(|id| {
-                let number = devices::number(&id)?;
-                let used = dialect.is_some_and(|dialect| self.pods.begins(dialect, number));
-                Some((used, number, id))
-            })
-            .collect();
-        free.sort_unstable();
-        device_ids.extend(free.into_iter().map(|(_, _, id)| id));
-        device_ids.truncate(size);
+        let is_first = |number| dialect.is_some_and(|dialect| self.pods.begins(dialect, number));
+        let (available, included) = (request.available_device_ids, request.must_include_device_ids);
+        let device_ids = devices::preferred(available, included, size, is_first);
         ContainerPreferredAllocationResponse { device_ids }
     }
 
