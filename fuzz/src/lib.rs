@@ -1,97 +1,87 @@
-//! A container's directory whose files are overwritten with random bytes, for the targets.
+//! The borders of cgpu: each place where it reads what another party wrote. Each has a function
+//! that takes any bytes and panics if the code behind the border breaks a promise.
 //!
-//! An input is a list of writes of ten bytes each: the offset (four bytes, modulo the file's
-//! length) and up to six bytes of data. So a short input reaches any word of two megabytes, and
-//! libFuzzer can learn which ones matter.
+//! The tests of this crate replay `seeds/<border>` in every run. `cargo xtask fuzz` searches for
+//! new inputs; one that fails is kept as a seed.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use cgpu_shm::region::{Region, RegionSpec};
-use cgpu_shm::units::Nanos;
-use tempfile::TempDir;
+mod container;
+mod daemon;
 
-/// A container's directory with both files, and their original content.
-pub struct Container {
-    directory: TempDir,
-    files: [Overwritten; 2],
+/// A border.
+#[derive(Clone, Copy, Debug)]
+pub struct Border {
+    /// The name of its module, and of its folder of seeds.
+    pub name: &'static str,
+    /// Checks one input.
+    pub check: fn(&[u8]),
 }
 
-/// A file and its original content.
-struct Overwritten {
-    file: File,
-    original: Vec<u8>,
+macro_rules! borders {
+    ($($name:ident),+ $(,)?) => {
+        mod borders {
+            $(pub(super) mod $name;)+
+        }
+
+        /// All borders.
+        pub const BORDERS: &[Border] =
+            &[$(Border { name: stringify!($name), check: borders::$name::check }),+];
+
+        #[cfg(test)]
+        mod seeds_pass {
+            $(#[test]
+            fn $name() {
+                super::replay(stringify!($name), super::borders::$name::check);
+            })+
+        }
+    };
 }
 
-impl Container {
-    /// Creates one on a tmpfs, because regions need locks that a mapping keeps.
-    ///
-    /// # Panics
-    /// If it cannot be created.
-    #[must_use]
-    pub fn new() -> Self {
-        let directory =
-            TempDir::with_prefix_in("cgpu-fuzz-", "/dev/shm").expect("a folder in /dev/shm");
-        Region::make(
-            directory.path(),
-            RegionSpec { name: "fuzz", created: Nanos(1), time_scale: None },
-        )
-        .expect("a region");
-        let open = |name: &str| {
-            let path = directory.path().join(name);
-            let original = std::fs::read(&path).expect("the file was just made");
-            let file = OpenOptions::new().read(true).write(true).open(path).expect("it is ours");
-            Overwritten { file, original }
-        };
-        let files = [open("use"), open("grant")];
-        Self { directory, files }
-    }
+borders!(
+    arguments,
+    configuration,
+    control,
+    doorbell,
+    environment,
+    extender,
+    limits,
+    metrics,
+    plugin,
+    region,
+    settings,
+    snapshot,
+    upgrade,
+);
 
-    /// The directory.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        self.directory.path()
-    }
-
-    /// Overwrites the files. The first byte of `input` sets the length of `use`: 255 keeps it, n
-    /// cuts it to n/254. The rest are writes.
-    ///
-    /// # Panics
-    /// If the files cannot be written.
-    pub fn overwrite(&self, input: &[u8]) {
-        let Some((&length, writes)) = input.split_first() else { return };
-        for write in writes.chunks(10) {
-            let Some((at, bytes)) = write.split_first_chunk::<4>() else { continue };
-            let at = u32::from_le_bytes(*at);
-            // One in sixteen writes is for `grant`.
-            let Overwritten { file, original } = &self.files[usize::from(at >> 28 == 15)];
-            let at = u64::from(at & 0x0fff_ffff) % original.len() as u64;
-            let room = usize::try_from(original.len() as u64 - at).unwrap_or(usize::MAX);
-            let bytes = &bytes[..bytes.len().min(room)];
-            file.write_all_at(bytes, at).expect("it can be written");
-        }
-        if length != 255 {
-            let whole = self.files[0].original.len() as u64;
-            self.files[0].file.set_len(whole * u64::from(length) / 254).expect("it can be cut");
-        }
-    }
-
-    /// Restores both files.
-    ///
-    /// # Panics
-    /// If the files cannot be written.
-    pub fn restore(&self) {
-        for Overwritten { file, original } in &self.files {
-            // All of it: processes that used the region have written, too.
-            file.set_len(original.len() as u64).expect("it can be lengthened");
-            file.write_all_at(original, 0).expect("it can be written");
-        }
-    }
+/// Returns the folder of a border's seeds.
+#[must_use]
+pub fn seeds(border: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(border)
 }
 
-impl Default for Container {
-    fn default() -> Self {
-        Self::new()
+/// Checks all seeds of a border.
+#[cfg(test)]
+fn replay(border: &str, check: fn(&[u8])) {
+    let entries = std::fs::read_dir(seeds(border)).expect("a folder of seeds");
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    files.sort();
+    assert!(!files.is_empty(), "{border} has no seeds");
+    files.retain(|file| {
+        let input = std::fs::read(file).expect("a seed can be read");
+        std::panic::catch_unwind(|| check(&input)).is_err()
+    });
+    assert!(files.is_empty(), "these fail: {files:?}");
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn each_folder_of_seeds_is_of_a_border() {
+        let folders = std::fs::read_dir(super::seeds("")).expect("the seeds");
+        for folder in folders {
+            let name = folder.expect("an entry").file_name();
+            assert!(super::BORDERS.iter().any(|border| name == border.name), "{name:?}");
+        }
     }
 }

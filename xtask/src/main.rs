@@ -25,6 +25,7 @@ mod portable;
 mod programs;
 mod python;
 mod require;
+mod sanitizer;
 mod size;
 mod soak;
 mod sources;
@@ -61,7 +62,7 @@ enum Task {
     Soak(soak::Arguments),
     /// Measure the figures of the specification
     Bench(bench::Arguments),
-    /// Feed random bytes to every parser of untrusted input, for a given time
+    /// Feed random bytes to every border, where untrusted input is read, for a given time
     Fuzz(fuzz::Arguments),
     /// Show two containers that share one GPU
     Demo(demo::Arguments),

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,13 +20,13 @@ use tier::{LEFT_OUT, SAMPLED, Tier};
 use crate::cargo::Workspace;
 use crate::collection::{TEST, TEST_RELEASE};
 use crate::require::requires;
-use crate::{build, deny, gpu_kit, older, portable, python, terms};
+use crate::{build, deny, fuzz, gpu_kit, older, portable, python, sanitizer, terms};
 
 pub(crate) mod check;
 mod promises;
 mod report;
 mod runner;
-mod suite;
+pub(crate) mod suite;
 mod tier;
 
 #[derive(Args)]
@@ -67,7 +67,12 @@ const STEPS: &[Step] = &[
     Step { name: "containers", tier: Tier::Fast, run: containers },
     Step { name: "clients", tier: Tier::Fast, run: clients },
     Step { name: "timed", tier: Tier::Fast, run: timed },
+    Step { name: "sanitizer", tier: Tier::Full, run: sanitized },
+    Step { name: "fuzz", tier: Tier::Full, run: fuzz_all },
 ];
+
+/// For how long the full tier searches for new inputs of each border.
+const FUZZ_SECONDS: u32 = 60;
 
 /// Prefixes of the names of a step's test programs, which run built files; `unit` runs all others.
 const PLAIN: &[&str] =
@@ -401,6 +406,46 @@ fn clients(run: &mut Run) -> Result<()> {
 
 fn timed(run: &mut Run) -> Result<()> {
     run.end_to_end(TIMED, 1, &[])
+}
+
+/// Runs unit tests with AddressSanitizer, where the toolchain has its runtime.
+fn sanitized(run: &mut Run) -> Result<()> {
+    if let Err(error) = sanitizer::find_runtime() {
+        return run.count_missing("asan", &format!("AddressSanitizer: {error:#}"));
+    }
+    let mut suites = run.compile(sanitizer::build)?;
+    suites.retain(|suite| !is_end_to_end(suite));
+    run.run(&suites, computing_threads(), &[sanitizer::options()])
+}
+
+/// Searches for inputs that break a border, on all processors. libFuzzer ends what hangs.
+fn fuzz_all(run: &mut Run) -> Result<()> {
+    let mut borders = fuzz::borders(&run.workspace)?;
+    borders.retain(|border| chooses(&run.names, &format!("fuzz {border}")));
+    if borders.is_empty() {
+        return Ok(());
+    }
+    let fuzzer = run.compile(|_| fuzz::Fuzzer::build(Workspace::find()?))?;
+    let folder = run.workspace.target.join("test-output");
+    std::fs::create_dir_all(&folder)?;
+    for borders in borders.chunks(computing_threads()) {
+        let mut started = Vec::new();
+        for border in borders {
+            let output = folder.join(format!("fuzz-{border}.out"));
+            let file = std::fs::File::create(&output)?;
+            let mut command = fuzzer.command(border, FUZZ_SECONDS)?;
+            command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+            started.push((border, output, command.spawn()?));
+        }
+        for (border, output, mut child) in started {
+            let passed = child.wait()?.success();
+            if !passed {
+                eprintln!("fuzz: {border} failed; see {}", output.display());
+            }
+            run.count(passed);
+        }
+    }
+    Ok(())
 }
 
 /// Runs the shim and the programs for old systems on such systems, if these can be made.
