@@ -1,7 +1,7 @@
 //! Cached memory: who may take it, and when it is dropped.
 
 use cgpu_shm::ledger::{Column, LimitWord};
-use cgpu_shm::lock::Liveness;
+use cgpu_shm::lock::{Liveness, Owner};
 use cgpu_shm::units::{Bytes, Nanos};
 
 use crate::fixture::Container;
@@ -9,6 +9,18 @@ use crate::{
     LIMIT, NEVER_HELD, charge, charge_without_the_lock, claimed, find_returned, force_implicit,
     refund,
 };
+
+const WHOLE: Bytes = Bytes(8192);
+const HALF: Bytes = Bytes(4096);
+
+/// Returns a container with two processes, of which the first has cached half of the limit.
+fn half_cached() -> (Container, [Owner; 2]) {
+    let container = Container::default();
+    let owners = [claimed(&container), claimed(&container)];
+    assert!(charge(&container, owners[0], HALF, WHOLE));
+    refund(&container, owners[0], HALF);
+    (container, owners)
+}
 
 #[test]
 fn freed_bytes_are_charged_again_without_the_lock() {
@@ -67,43 +79,31 @@ fn cached_bytes_of_an_older_epoch_are_not_taken() {
 
 #[test]
 fn forced_charge_over_the_limit_drops_cached_bytes() {
-    let container = Container::default();
-    let (me, other) = (claimed(&container), claimed(&container));
-    let (limit, half) = (Bytes(8192), Bytes(4096));
-    assert!(charge(&container, me, half, limit));
-    refund(&container, me, half);
-    force_implicit(&container, other, limit, limit);
-    assert!(!charge(&container, me, Bytes(512), limit));
-    assert_eq!(container.account(other).own().refund(Column::Implicit, limit), limit);
-    assert!(charge(&container, me, half, limit));
+    let (container, [me, other]) = half_cached();
+    force_implicit(&container, other, WHOLE, WHOLE);
+    assert!(!charge(&container, me, Bytes(512), WHOLE));
+    assert_eq!(container.account(other).own().refund(Column::Implicit, WHOLE), WHOLE);
+    assert!(charge(&container, me, HALF, WHOLE));
 }
 
 #[test]
 fn forced_charge_keeps_cached_bytes_up_to_the_limit_only() {
     for (excess, keeps) in [(0, true), (1, false)] {
-        let container = Container::default();
-        let (me, other) = (claimed(&container), claimed(&container));
-        let (limit, half) = (Bytes(8192), Bytes(4096));
-        assert!(charge(&container, me, half, limit));
-        refund(&container, me, half);
-        force_implicit(&container, other, half + Bytes(excess), limit);
-        assert_eq!(charge_without_the_lock(&container, me, half, limit), keeps, "{excess} over");
+        let (container, [me, other]) = half_cached();
+        force_implicit(&container, other, HALF + Bytes(excess), WHOLE);
+        assert_eq!(charge_without_the_lock(&container, me, HALF, WHOLE), keeps, "{excess} over");
     }
 }
 
 #[test]
 fn forced_charge_without_the_lock_drops_cached_bytes() {
-    let container = Container::default();
-    let (me, other) = (claimed(&container), claimed(&container));
-    let (limit, half) = (Bytes(8192), Bytes(4096));
-    assert!(charge(&container, me, half, limit));
-    refund(&container, me, half);
+    let (container, [me, other]) = half_cached();
     let stopped = container.gpu.lock.try_acquire(me).unwrap();
     let account = container.account(other);
-    account.force_charge(Column::Used, Bytes(512), || limit, Nanos::ZERO, |_| Liveness::Alive);
+    account.force_charge(Column::Used, Bytes(512), || WHOLE, Nanos::ZERO, |_| Liveness::Alive);
     drop(stopped);
     assert_eq!(account.total(), Bytes(512), "what the driver has allocated is charged");
-    assert!(!charge_without_the_lock(&container, me, half, limit));
+    assert!(!charge_without_the_lock(&container, me, HALF, WHOLE));
 }
 
 /// The process had freed exported memory that others held; the monitor saw it leave the GPU, and

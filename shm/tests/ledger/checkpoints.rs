@@ -7,14 +7,18 @@ use cgpu_shm::units::{Bytes, Nanos, SlotIndex};
 use crate::fixture::Container;
 use crate::{NEVER_HELD, charge, charge_without_the_lock, claimed, force_implicit, refund};
 
-/// Charges 4096 bytes to a process, of which it exports 1024, and 512 bytes of implicit memory. A
-/// checkpoint then takes them off the GPU; a restore needs 4096 - 1024 + 512 bytes.
-pub(crate) fn checkpoint(container: &Container, tool: Owner, worker: Owner, limit: Bytes) {
-    assert!(charge(container, worker, Bytes(4096), limit));
+/// Returns a container with two processes. The second was charged 4096 bytes, of which it exported
+/// 1024, and 512 bytes of implicit memory. The first has taken them off the GPU by a checkpoint; a
+/// restore needs 4096 - 1024 + 512 bytes.
+pub(crate) fn checkpointed(limit: Bytes) -> (Container, [Owner; 2]) {
+    let container = Container::default();
+    let [tool, worker] = [claimed(&container), claimed(&container)];
+    assert!(charge(&container, worker, Bytes(4096), limit));
     container.account(worker).own().export(Bytes(1024));
-    force_implicit(container, worker, Bytes(512), limit);
+    force_implicit(&container, worker, Bytes(512), limit);
     container.account(tool).mark_checkpointed(worker.slot());
     assert_eq!(container.account(tool).total(), Bytes(1024), "others may hold what it exported");
+    (container, [tool, worker])
 }
 
 /// A process may have been restored by a program that does not use cgpu.
@@ -38,10 +42,8 @@ fn measured_memory_of_a_checkpointed_process_counts() {
 
 #[test]
 fn restore_succeeds_only_if_all_that_the_process_had_fits() {
-    let container = Container::default();
-    let (tool, worker) = (claimed(&container), claimed(&container));
     let (limit, wanted) = (Bytes(8192), Bytes(4096 - 1024 + 512));
-    checkpoint(&container, tool, worker, limit);
+    let (container, [tool, worker]) = checkpointed(limit);
     let used = limit - wanted + Bytes(1);
     assert!(charge(&container, tool, used - Bytes(1024), limit));
 
@@ -58,10 +60,8 @@ fn restore_succeeds_only_if_all_that_the_process_had_fits() {
 
 #[test]
 fn restore_takes_cached_memory_of_other_processes() {
-    let container = Container::default();
-    let (tool, worker) = (claimed(&container), claimed(&container));
     let limit = Bytes(4096 + 512);
-    checkpoint(&container, tool, worker, limit);
+    let (container, [tool, worker]) = checkpointed(limit);
     assert!(charge(&container, tool, Bytes(2048), limit));
     refund(&container, tool, Bytes(2048));
     let account = container.account(tool);
@@ -72,10 +72,8 @@ fn restore_takes_cached_memory_of_other_processes() {
 
 #[test]
 fn restore_discards_what_was_measured_during_the_checkpoint() {
-    let container = Container::default();
-    let (tool, worker) = (claimed(&container), claimed(&container));
     let limit = Bytes(8192);
-    checkpoint(&container, tool, worker, limit);
+    let (container, [tool, worker]) = checkpointed(limit);
     container.measure(worker.slot(), 1024, true);
     let account = container.account(tool);
     assert_eq!(account.total(), Bytes(2048), "another program may have restored a part of it");
@@ -99,10 +97,8 @@ fn restore_of_a_process_that_is_not_checkpointed_changes_nothing() {
 
 #[test]
 fn restore_is_refused_while_a_living_process_holds_the_lock() {
-    let container = Container::default();
-    let (tool, worker) = (claimed(&container), claimed(&container));
     let limit = Bytes(8192);
-    checkpoint(&container, tool, worker, limit);
+    let (container, [tool, worker]) = checkpointed(limit);
     let guard = container.gpu.lock.try_acquire(worker).unwrap();
     let account = container.account(tool);
     let restored = account.restore(worker.slot(), || limit, Nanos::ZERO, |_| Liveness::Alive);

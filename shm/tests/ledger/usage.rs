@@ -6,7 +6,7 @@ use cgpu_shm::lock::{HeldBy, Owner};
 use cgpu_shm::slots::{State, Word};
 use cgpu_shm::units::{Bytes, Generation, Nanos, SlotIndex};
 
-use crate::checkpoints::checkpoint;
+use crate::checkpoints::checkpointed;
 use crate::fixture::Container;
 use crate::{LIMIT, SLOTS, charge, claimed, find_returned, force_implicit};
 
@@ -60,9 +60,7 @@ fn usage_separates_living_draining_and_orphaned_memory() {
 
 #[test]
 fn charged_memory_excludes_what_was_measured() {
-    let container = Container::default();
-    let (me, worker) = (claimed(&container), claimed(&container));
-    checkpoint(&container, me, worker, LIMIT);
+    let (container, [me, worker]) = checkpointed(LIMIT);
     assert!(charge(&container, me, Bytes(2048), LIMIT));
     force_implicit(&container, me, Bytes(512), LIMIT);
     container.measure(me.slot(), 4096, true);

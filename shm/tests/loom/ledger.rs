@@ -2,7 +2,6 @@
 
 use cgpu_shm::ledger;
 use cgpu_shm::units::Bytes;
-use loom::thread;
 
 use super::*;
 
@@ -10,10 +9,7 @@ use super::*;
 fn one_of_two_charges_is_admitted_when_only_one_fits() {
     model(|| {
         let (container, owners) = two_processes();
-        let other = {
-            let container = Arc::clone(&container);
-            thread::spawn(move || container.allocate(owners[1], 2, 3))
-        };
+        let other = beside(&container, move |container| container.allocate(owners[1], 2, 3));
         let mine = container.allocate(owners[0], 2, 3);
         assert!(mine != other.join().unwrap());
         assert!(container.account(owners[0]).is_valid(Bytes(3 * STEP)));
@@ -25,13 +21,10 @@ fn refunds_without_the_lock_never_admit_too_much() {
     model(|| {
         let (container, owners) = two_processes();
         assert!(container.allocate(owners[1], 2, 3));
-        let other = {
-            let container = Arc::clone(&container);
-            thread::spawn(move || {
-                container.free(owners[1], 2);
-                container.allocate(owners[1], 1, 3);
-            })
-        };
+        let other = beside(&container, move |container| {
+            container.free(owners[1], 2);
+            container.allocate(owners[1], 1, 3);
+        });
         container.allocate(owners[0], 2, 3);
         other.join().unwrap();
         let total = container.account(owners[0]).total();
@@ -46,10 +39,7 @@ fn cached_bytes_are_taken_by_their_owner_or_closed_by_another_process() {
         let (container, owners) = two_processes();
         assert!(container.allocate(owners[1], 2, 3));
         container.free(owners[1], 2);
-        let other = {
-            let container = Arc::clone(&container);
-            thread::spawn(move || container.allocate(owners[1], 2, 3))
-        };
+        let other = beside(&container, move |container| container.allocate(owners[1], 2, 3));
         let mine = container.allocate(owners[0], 2, 3);
         assert!(mine != other.join().unwrap(), "one of two fits and is admitted");
         assert!(container.account(owners[0]).is_valid(Bytes(3 * STEP)));
@@ -62,13 +52,10 @@ fn bytes_that_pass_through_the_cached_part_are_not_counted_twice() {
     model(|| {
         let (container, owners) = two_processes();
         assert!(container.allocate(owners[1], 1, 2));
-        let other = {
-            let container = Arc::clone(&container);
-            thread::spawn(move || {
-                container.free(owners[1], 1);
-                assert!(container.allocate(owners[1], 1, 2));
-            })
-        };
+        let other = beside(&container, move |container| {
+            container.free(owners[1], 1);
+            assert!(container.allocate(owners[1], 1, 2));
+        });
         assert!(container.allocate(owners[0], 1, 2));
         other.join().unwrap();
         assert_eq!(container.account(owners[0]).total(), Bytes(2 * STEP));
@@ -83,10 +70,7 @@ fn forced_charge_closes_cached_bytes() {
         let (container, owners) = two_processes();
         assert!(container.allocate(owners[1], 1, 2));
         container.free(owners[1], 1);
-        let other = {
-            let container = Arc::clone(&container);
-            thread::spawn(move || container.allocate(owners[1], 1, 2))
-        };
+        let other = beside(&container, move |container| container.allocate(owners[1], 1, 2));
         container.force_implicit(owners[0], 2, 2);
         assert!(!container.allocate(owners[0], 1, 2));
         other.join().unwrap();
@@ -102,10 +86,7 @@ fn forced_charge_closes_a_word_that_a_concurrent_charge_opens() {
         let (container, owners) = two_processes();
         assert!(container.allocate(owners[0], 1, 2));
         container.free(owners[0], 1);
-        let other = {
-            let container = Arc::clone(&container);
-            thread::spawn(move || container.allocate(owners[1], 1, 2))
-        };
+        let other = beside(&container, move |container| container.allocate(owners[1], 1, 2));
         container.force_implicit(owners[0], 1, 2);
         if other.join().unwrap() {
             assert!(!container.allocate(owners[0], 1, 2));
@@ -121,15 +102,12 @@ fn published_delta_invalidates_cached_bytes() {
         let (container, owners) = two_processes();
         assert!(container.allocate(owners[1], 1, 2));
         container.free(owners[1], 1);
-        let other = {
-            let container = Arc::clone(&container);
-            thread::spawn(move || {
-                // Through the lock, because it is more than is cached; freed, all of it is cached.
-                if container.allocate(owners[1], 2, 2) {
-                    container.free(owners[1], 2);
-                }
-            })
-        };
+        let other = beside(&container, move |container| {
+            // Through the lock, because it is more than is cached; freed, all of it is cached.
+            if container.allocate(owners[1], 2, 2) {
+                container.free(owners[1], 2);
+            }
+        });
         container.measure_steps(owners[0], 2);
         other.join().unwrap();
         assert!(!container.allocate(owners[1], 1, 2));
@@ -146,15 +124,12 @@ fn returned_memory_is_withdrawn_before_it_is_refunded() {
         assert!(container.allocate(owners[0], 2, 4));
         container.account(owners[0]).own().export(Bytes(2 * STEP));
         ledger::publish_returned(&container.returned, STEP, None);
-        let other = {
-            let container = Arc::clone(&container);
-            thread::spawn(move || {
-                let liveness = |owner| container.liveness(owner);
-                let account = container.account(owners[0]);
-                account.withdraw(Bytes(STEP), true, || Bytes(4 * STEP), FOREVER, liveness);
-                account.own().refund(Column::Used, Bytes(STEP));
-            })
-        };
+        let other = beside(&container, move |container| {
+            let liveness = |owner| container.liveness(owner);
+            let account = container.account(owners[0]);
+            account.withdraw(Bytes(STEP), true, || Bytes(4 * STEP), FOREVER, liveness);
+            account.own().refund(Column::Used, Bytes(STEP));
+        });
         assert!(container.account(owners[1]).total() >= Bytes(STEP));
         other.join().unwrap();
         assert_eq!(container.account(owners[1]).total(), Bytes(STEP));
@@ -171,17 +146,10 @@ fn returned_memory_is_lowered_before_the_delta_falls() {
         container.account(owners[0]).own().export(Bytes(STEP));
         container.force_implicit(owners[0], 2, 4);
         ledger::publish_returned(&container.returned, STEP, None);
-        let monitor = {
-            let container = Arc::clone(&container);
-            thread::spawn(move || {
-                ledger::publish_returned(
-                    &container.returned,
-                    0,
-                    Some(&container.unaccounted_epoch),
-                );
-                container.measure_steps(owners[0], -1);
-            })
-        };
+        let monitor = beside(&container, move |container| {
+            ledger::publish_returned(&container.returned, 0, Some(&container.unaccounted_epoch));
+            container.measure_steps(owners[0], -1);
+        });
         assert!(container.account(owners[1]).total() >= Bytes(2 * STEP));
         monitor.join().unwrap();
         assert_eq!(container.account(owners[1]).total(), Bytes(2 * STEP));
@@ -198,10 +166,7 @@ fn delta_is_invalidated_before_the_implicit_memory_it_corrects_is_refunded() {
         let bytes = |steps| Bytes(steps * STEP);
         container.force_implicit(owners[0], 8, 9);
         container.measure_steps(owners[0], -2);
-        let other = {
-            let container = Arc::clone(&container);
-            thread::spawn(move || container.account(owners[1]).total())
-        };
+        let other = beside(&container, move |container| container.account(owners[1]).total());
         container.account(owners[0]).end(bytes(4), || bytes(9), FOREVER, liveness);
         let seen = other.join().unwrap();
         assert!(seen >= bytes(4), "{seen}");
@@ -214,10 +179,7 @@ fn two_threads_of_one_process_share_a_cell() {
     model(|| {
         let (container, owners) = two_processes();
         assert!(container.allocate(owners[0], 1, 4));
-        let other = {
-            let container = Arc::clone(&container);
-            thread::spawn(move || container.free(owners[0], 1))
-        };
+        let other = beside(&container, move |container| container.free(owners[0], 1));
         assert!(container.allocate(owners[0], 2, 4));
         other.join().unwrap();
         assert_eq!(container.account(owners[0]).total(), Bytes(2 * STEP));

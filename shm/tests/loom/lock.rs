@@ -5,7 +5,6 @@ use std::mem;
 use cgpu_shm::atomic::AtomicU64;
 use cgpu_shm::lock::{Acquired, Liveness, SlotLock};
 use cgpu_shm::units::{Generation, SlotIndex};
-use loom::thread;
 
 use super::*;
 
@@ -19,18 +18,15 @@ fn lock_of_a_process_that_exits_inside_a_charge_is_taken_over() {
     for raised in [0, 2 * STEP] {
         model(move || {
             let (container, owners) = two_processes();
-            let exiting = {
-                let container = Arc::clone(&container);
-                thread::spawn(move || {
-                    let me = owners[1];
-                    let entered = container.gpu.lock.try_acquire(me);
-                    if let Some(guard) = entered {
-                        container.cells[1].held.fetch_add(raised, Ordering::Relaxed);
-                        mem::forget(guard);
-                    }
-                    container.kill(me.slot());
-                })
-            };
+            let exiting = beside(&container, move |container| {
+                let me = owners[1];
+                let entered = container.gpu.lock.try_acquire(me);
+                if let Some(guard) = entered {
+                    container.cells[1].held.fetch_add(raised, Ordering::Relaxed);
+                    mem::forget(guard);
+                }
+                container.kill(me.slot());
+            });
             container.allocate(owners[0], 2, 3);
             exiting.join().unwrap();
             // Once to find the exit, once to free the slot.
@@ -57,33 +53,27 @@ fn lock_of_a_process_that_exits_inside_a_charge_is_taken_over() {
 fn takeover_after_an_exit_seen_in_the_slot_sees_the_owners_stores() {
     model(|| {
         let (container, owners) = two_processes();
-        let exiting = {
-            let container = Arc::clone(&container);
-            thread::spawn(move || {
-                let guard = container.gpu.lock.try_acquire(owners[1]);
-                if guard.is_some() {
-                    container.cells[1].held.fetch_add(2 * STEP, Ordering::Relaxed);
-                }
-                mem::forget(guard);
-                container.kill(owners[1].slot());
-            })
-        };
+        let exiting = beside(&container, move |container| {
+            let guard = container.gpu.lock.try_acquire(owners[1]);
+            if guard.is_some() {
+                container.cells[1].held.fetch_add(2 * STEP, Ordering::Relaxed);
+            }
+            mem::forget(guard);
+            container.kill(owners[1].slot());
+        });
         let sweeper = {
             let container = Arc::clone(&container);
             // Once: the exit is found, the slot is not freed.
             thread::spawn(move || container.sweep())
         };
-        let successor = {
-            let container = Arc::clone(&container);
-            thread::spawn(move || {
-                let lock = &container.gpu.lock;
-                let acquired =
-                    lock.acquire(owners[0], FOREVER, |owner| container.liveness(owner)).unwrap();
-                if matches!(acquired, Acquired::TakenOver(..)) {
-                    assert_eq!(container.cells[1].held.load(Ordering::Relaxed), 2 * STEP);
-                }
-            })
-        };
+        let successor = beside(&container, move |container| {
+            let lock = &container.gpu.lock;
+            let acquired =
+                lock.acquire(owners[0], FOREVER, |owner| container.liveness(owner)).unwrap();
+            if matches!(acquired, Acquired::TakenOver(..)) {
+                assert_eq!(container.cells[1].held.load(Ordering::Relaxed), 2 * STEP);
+            }
+        });
         exiting.join().unwrap();
         successor.join().unwrap();
         sweeper.join().unwrap();
@@ -110,10 +100,7 @@ fn lock_of_an_exited_owner_is_taken_over_by_one_of_two_waiters() {
             guarded.store(before + 1, Ordering::Relaxed);
             drop(acquired);
         };
-        let other = {
-            let shared = Arc::clone(&shared);
-            thread::spawn(move || enter(1, &shared))
-        };
+        let other = beside(&shared, move |shared| enter(1, shared));
         enter(0, &shared);
         other.join().unwrap();
         assert_eq!(shared.1.load(Ordering::Relaxed), 2);
@@ -136,33 +123,24 @@ fn check_that_a_living_owner_is_alive_to_others(
         let first_owner = container.claim().unwrap();
         let guard = container.gpu.lock.try_acquire(first_owner).unwrap();
         let first_lives = first_lives(&container);
-        let owner = {
-            let container = Arc::clone(&container);
-            thread::spawn(move || {
-                let me = container.claim().unwrap();
-                let acquired = container
-                    .gpu
-                    .lock
-                    .acquire(me, FOREVER, |owner| container.liveness(owner))
-                    .unwrap();
-                // Long enough for the other one to check the liveness.
-                for _ in 0..3 {
-                    thread::yield_now();
-                }
-                drop(acquired);
-            })
-        };
-        let checker = {
-            let container = Arc::clone(&container);
-            thread::spawn(move || {
-                let me = Owner::new(SlotIndex(200), Generation::FIRST);
-                let _ = container.gpu.lock.acquire(me, SHORTLY, |owner| {
-                    let liveness = container.liveness(owner);
-                    assert!(liveness == Liveness::Alive || owner == first_owner && !first_lives);
-                    liveness
-                });
-            })
-        };
+        let owner = beside(&container, move |container| {
+            let me = container.claim().unwrap();
+            let acquired =
+                container.gpu.lock.acquire(me, FOREVER, |owner| container.liveness(owner)).unwrap();
+            // Long enough for the other one to check the liveness.
+            for _ in 0..3 {
+                thread::yield_now();
+            }
+            drop(acquired);
+        });
+        let checker = beside(&container, move |container| {
+            let me = Owner::new(SlotIndex(200), Generation::FIRST);
+            let _ = container.gpu.lock.acquire(me, SHORTLY, |owner| {
+                let liveness = container.liveness(owner);
+                assert!(liveness == Liveness::Alive || owner == first_owner && !first_lives);
+                liveness
+            });
+        });
         if first_lives {
             drop(guard);
         } else {

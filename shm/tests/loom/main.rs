@@ -27,6 +27,7 @@ use cgpu_shm::lock::Owner;
 use cgpu_shm::slots::State;
 use cgpu_shm::units::{Bytes, Nanos};
 use loom::sync::Arc;
+use loom::thread::{self, JoinHandle};
 
 const FOREVER: Nanos = Nanos::MAX;
 const SLOTS: usize = 2;
@@ -106,6 +107,15 @@ fn two_processes() -> (Arc<Container>, [Owner; SLOTS]) {
     let container = Arc::new(Container::default());
     let owners = [container.claim().unwrap(), container.claim().unwrap()];
     (container, owners)
+}
+
+/// Runs a part of a model on a thread of its own.
+fn beside<S: 'static, T: 'static>(
+    shared: &Arc<S>,
+    part: impl FnOnce(&S) -> T + 'static,
+) -> JoinHandle<T> {
+    let shared = Arc::clone(shared);
+    thread::spawn(move || part(&shared))
 }
 
 fn model(test: impl Fn() + Send + Sync + 'static) {

@@ -8,7 +8,6 @@ use std::iter;
 use cgpu_shm::layout::EXPORTED_UNSEEN;
 use cgpu_shm::slots::Word;
 use cgpu_shm::units::SlotIndex;
-use loom::thread;
 
 use super::*;
 
@@ -104,17 +103,14 @@ fn orphan_is_freed_once_and_not_before_its_holder_releases_it() {
             let (exported, owners) = Exported::new(HANDLE);
             exported.kill(owners[0]);
             exported.sweep();
-            let holder = {
-                let exported = Arc::clone(&exported);
-                thread::spawn(move || {
-                    exported.release();
-                    if exits {
-                        exported.container.kill(owners[1].slot());
-                    } else {
-                        exported.container.table().set_opened_handles(owners[1].slot(), 0);
-                    }
-                })
-            };
+            let holder = beside(&exported, move |exported| {
+                exported.release();
+                if exits {
+                    exported.container.kill(owners[1].slot());
+                } else {
+                    exported.container.table().set_opened_handles(owners[1].slot(), 0);
+                }
+            });
             exported.sweep();
             assert!(matches!(exported.state(), Some(State::Orphan | State::Free)));
             holder.join().unwrap();
@@ -137,10 +133,7 @@ fn sweep_does_not_reclaim_an_orphan_that_is_gone() {
         assert_eq!(exported.state(), Some(State::Orphan));
         exported.release();
         exported.container.table().set_opened_handles(owners[1].slot(), 0);
-        let other = {
-            let exported = Arc::clone(&exported);
-            thread::spawn(move || exported.sweep())
-        };
+        let other = beside(&exported, move |exported| exported.sweep());
         exported.sweep();
         let new = exported.container.claim();
         if let Some(me) = new {
@@ -162,10 +155,7 @@ fn memory_that_becomes_an_orphan_is_charged_all_the_time() {
         let (exported, owners) = Exported::new(HANDLE);
         exported.kill(owners[0]);
         exported.sweep();
-        let sweeper = {
-            let exported = Arc::clone(&exported);
-            thread::spawn(move || exported.sweep())
-        };
+        let sweeper = beside(&exported, move |exported| exported.sweep());
         let seen = exported.container.account(owners[1]).total();
         assert!((Bytes(2 * STEP)..=Bytes(3 * STEP)).contains(&seen), "{seen}");
         sweeper.join().unwrap();
@@ -182,13 +172,10 @@ fn unseen_exports_are_charged_while_a_possible_holder_lives() {
         exported.kill(owners[0]);
         (0..2).for_each(|_| exported.sweep());
         assert_eq!(exported.state(), Some(State::Orphan));
-        let holder = {
-            let exported = Arc::clone(&exported);
-            thread::spawn(move || {
-                exported.release();
-                exported.container.kill(owners[1].slot());
-            })
-        };
+        let holder = beside(&exported, move |exported| {
+            exported.release();
+            exported.container.kill(owners[1].slot());
+        });
         // As `Region::claim`.
         exported.sweep();
         exported.container.table().release_unseen(Nanos(2));

@@ -2,7 +2,6 @@
 
 use cgpu_shm::atomic::{AtomicU32, AtomicU64};
 use cgpu_shm::preamble::{InvalidPreamble, Kind, Preamble};
-use loom::thread;
 
 use super::*;
 
@@ -22,13 +21,10 @@ fn ready_file_shows_all_of_its_content() {
             }
         }
         let file = Arc::new(File::default());
-        let creator = {
-            let file = Arc::clone(&file);
-            thread::spawn(move || {
-                file.name.store(7, Ordering::Relaxed);
-                file.preamble().publish(Kind::Use);
-            })
-        };
+        let creator = beside(&file, move |file| {
+            file.name.store(7, Ordering::Relaxed);
+            file.preamble().publish(Kind::Use);
+        });
         match file.preamble().check(Kind::Use) {
             Ok(()) => assert_eq!(file.name.load(Ordering::Relaxed), 7),
             Err(invalid) => assert_eq!(invalid, InvalidPreamble::NotYet),

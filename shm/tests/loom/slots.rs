@@ -2,7 +2,6 @@
 
 use cgpu_shm::slots::Word;
 use cgpu_shm::units::{Generation, SlotIndex};
-use loom::thread;
 
 use super::*;
 use crate::fixture::PID;
@@ -11,10 +10,7 @@ use crate::fixture::PID;
 fn two_claims_get_two_slots() {
     model(|| {
         let container = Arc::new(Container::default());
-        let other = {
-            let container = Arc::clone(&container);
-            thread::spawn(move || container.claim())
-        };
+        let other = beside(&container, move |container| container.claim());
         let mine = container.claim();
         let other = other.join().unwrap();
         // A process that finds a slot locked goes on to the next one; there are two for two.
@@ -28,10 +24,7 @@ fn two_claims_get_two_slots() {
 fn live_slot_shows_its_process() {
     model(|| {
         let container = Arc::new(Container::default());
-        let other = {
-            let container = Arc::clone(&container);
-            thread::spawn(move || container.claim())
-        };
+        let other = beside(&container, move |container| container.claim());
         if container.table().word(SlotIndex(0)).unwrap().state() == Some(State::Live) {
             assert_eq!(container.slots[0].pid.load(Ordering::Relaxed), PID);
             assert_eq!(container.table().high_water(), 1);
@@ -46,14 +39,11 @@ fn live_slot_shows_its_process() {
 fn claim_skips_a_slot_that_was_used_meanwhile() {
     model(|| {
         let container = Arc::new(Container::default());
-        let short_lived = {
-            let container = Arc::clone(&container);
-            thread::spawn(move || {
-                let me = container.claim().unwrap();
-                container.allocate(me, 2, 3);
-                container.kill(me.slot());
-            })
-        };
+        let short_lived = beside(&container, move |container| {
+            let me = container.claim().unwrap();
+            container.allocate(me, 2, 3);
+            container.kill(me.slot());
+        });
         let me = container.claim().unwrap();
         assert_eq!(container.account(me).mine().used, Bytes::ZERO);
         short_lived.join().unwrap();
@@ -71,10 +61,7 @@ fn sweep_does_not_clear_a_slot_that_was_claimed_meanwhile() {
         container.kill(exited.slot());
         container.sweep(); // finds the exit
         container.gpu_memory.store(0, SeqCst);
-        let other = {
-            let container = Arc::clone(&container);
-            thread::spawn(move || container.sweep())
-        };
+        let other = beside(&container, move |container| container.sweep());
         container.sweep();
         let me = container.claim().unwrap();
         let admitted = container.allocate(me, 3, 3);
@@ -94,13 +81,10 @@ fn sweep_does_not_clear_a_slot_that_was_claimed_meanwhile() {
 fn process_that_exits_at_once_is_reclaimed_once() {
     model(|| {
         let container = Arc::new(Container::default());
-        let short_lived = {
-            let container = Arc::clone(&container);
-            thread::spawn(move || {
-                let me = container.claim().unwrap();
-                container.kill(me.slot());
-            })
-        };
+        let short_lived = beside(&container, move |container| {
+            let me = container.claim().unwrap();
+            container.kill(me.slot());
+        });
         container.sweep();
         short_lived.join().unwrap();
         container.sweep();
