@@ -8,7 +8,7 @@ use crate::instance::{Instance, Part};
 use crate::memory::GRANULE;
 
 /// A GPU model. Figures are from the vendor's data sheets and deviceQuery.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Model {
     /// The name in `CGPU_SIM_GPUS`.
     pub key: &'static str,
@@ -133,7 +133,7 @@ pub const MAX_GPUS: usize = 16;
 pub const MAX_DOMAINS: usize = 4;
 
 /// One GPU of the list.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuSpec {
     /// The model.
     pub model: &'static Model,
@@ -142,14 +142,6 @@ pub struct GpuSpec {
     /// A whole GPU, a partitioned one, or an instance.
     pub part: Part,
 }
-
-impl PartialEq for GpuSpec {
-    fn eq(&self, other: &Self) -> bool {
-        self.model.key == other.model.key && self.total == other.total && self.part == other.part
-    }
-}
-
-impl Eq for GpuSpec {}
 
 impl GpuSpec {
     /// Parses a list such as `A10:23028,T4:15109`. The size defaults to the model's.
@@ -196,11 +188,7 @@ impl GpuSpec {
         MODELS
             .iter()
             .filter(|model| model.key == "A10")
-            .map(|model| Self {
-                model,
-                total: Bytes::from_mib(model.memory_mib),
-                part: Part::Whole,
-            })
+            .map(|model| Self::whole(model, model.memory_mib))
             .collect()
     }
 
@@ -227,7 +215,18 @@ impl GpuSpec {
                 }
             },
         };
-        Ok(Self { model, total: Bytes::from_mib(mib), part: Part::Whole })
+        Ok(Self::whole(model, mib))
+    }
+
+    const fn whole(model: &'static Model, mib: u64) -> Self {
+        Self { model, total: Bytes::from_mib(mib), part: Part::Whole }
+    }
+
+    const fn instance(&self) -> Option<Instance> {
+        match self.part {
+            Part::Instance(instance) => Some(instance),
+            Part::Whole | Part::Partitioned => None,
+        }
     }
 
     /// Returns the UUID of the GPU at `index`, a function of model and index alone.
@@ -249,19 +248,16 @@ impl GpuSpec {
     /// Returns its name: of an instance, its GPU's and its profile.
     #[must_use]
     pub fn name(&self) -> String {
-        match self.part {
-            Part::Instance(instance) => format!("{} MIG {}", self.model.name, instance.profile()),
-            Part::Whole | Part::Partitioned => self.model.name.to_owned(),
+        match self.instance() {
+            Some(instance) => format!("{} MIG {}", self.model.name, instance.profile()),
+            None => self.model.name.to_owned(),
         }
     }
 
     /// Returns its streaming multiprocessors.
     #[must_use]
     pub fn multiprocessors(&self) -> u32 {
-        match self.part {
-            Part::Instance(instance) => instance.multiprocessors(self.model),
-            Part::Whole | Part::Partitioned => self.model.multiprocessors,
-        }
+        self.instance().map_or(self.model.multiprocessors, |own| own.multiprocessors(self.model))
     }
 
     /// Returns whether NVSwitch multicast connects it with others of its kind. These boards have it
@@ -302,10 +298,7 @@ impl GpuSpec {
     /// list's. An instance has its GPU's.
     #[must_use]
     pub fn pci(&self, index: usize) -> (u32, u32, u32) {
-        let index = match self.part {
-            Part::Instance(instance) => instance.gpu,
-            Part::Whole | Part::Partitioned => index,
-        };
+        let index = self.instance().map_or(index, |instance| instance.gpu);
         (0, 0x07 + u32::try_from(index).unwrap_or(u32::MAX), 0)
     }
 

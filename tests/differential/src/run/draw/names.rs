@@ -10,15 +10,8 @@ const MOST_USES: u32 = 5;
 impl Run<'_> {
     /// Draws commands for arrays of one and two dimensions.
     pub(super) fn draw_flat(&mut self, index: usize, context: u32) -> Command {
-        let arrays: Vec<(u32, u32)> = self.model.processes[index]
-            .arrays
-            .iter()
-            .map(|(key, array)| (*key, array.context))
-            .collect();
-        if let Some((key, context)) = self.random.pick(&arrays).copied()
-            && self.random.once_in(2)
-        {
-            return Command::ArrayDestroy { context, key };
+        if let Some(command) = self.draw_array_destroy(index) {
+            return command;
         }
         Command::FlatCreate {
             context,

@@ -5,17 +5,18 @@ use crate::command::{Command, DEFAULT_POOL};
 use crate::model::MIB;
 
 impl Run<'_> {
+    /// Draws a command that destroys an array, in half of the cases if there is one.
+    pub(super) fn draw_array_destroy(&mut self, index: usize) -> Option<Command> {
+        let arrays = self.model.processes[index].arrays.iter();
+        let arrays: Vec<(u32, u32)> = arrays.map(|(key, array)| (*key, array.context)).collect();
+        let (key, context) = self.random.pick(&arrays).copied()?;
+        self.random.once_in(2).then_some(Command::ArrayDestroy { context, key })
+    }
+
     /// Draws commands for three-dimensional and mipmapped arrays.
     pub(super) fn draw_shape(&mut self, index: usize, context: u32) -> Command {
-        let arrays: Vec<(u32, u32)> = self.model.processes[index]
-            .arrays
-            .iter()
-            .map(|(key, array)| (*key, array.context))
-            .collect();
-        if let Some((key, context)) = self.random.pick(&arrays).copied()
-            && self.random.once_in(2)
-        {
-            return Command::ArrayDestroy { context, key };
+        if let Some(command) = self.draw_array_destroy(index) {
+            return command;
         }
         let levels = if self.random.once_in(2) {
             0
