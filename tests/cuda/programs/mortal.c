@@ -7,8 +7,8 @@
  *
  *     linear pools physical ranges arrays graphs foreign modules contexts
  *     bound    to a multicast object, a logical endpoint, a tile, which hold it without its handle
- *     lend     a peer imports what this process exports, by IPC handles, descriptors and pools
- *     borrow   this process imports what a peer exports
+ *     export   a peer imports what this process exports, by IPC handles, descriptors and pools
+ *     import   this process imports what a peer exports
  *
  * The peer is a child without injected faults; it ends with this process.
  */
@@ -305,19 +305,19 @@ static void receive_bytes(void *bytes, size_t count) {
     if (recv(line, bytes, count, MSG_WAITALL) != (ssize_t)count) _exit(0);
 }
 
-static void send_byte(char word) { send_bytes(&word, 1); }
+static void send_byte(char byte) { send_bytes(&byte, 1); }
 
-static void expect_byte(char word) {
-    char heard = 0;
-    receive_bytes(&heard, 1);
-    HOLDS(heard == word);
+static void expect_byte(char expected) {
+    char received = 0;
+    receive_bytes(&received, 1);
+    HOLDS(received == expected);
 }
 
 static const struct pool_properties pooled_shareable = {
     .kind = PINNED, .handle_types = DESCRIPTOR, .location = {DEVICE, 0}};
 
 /* Exports three pieces, and releases them before the importer does. */
-static void lend(void) {
+static void exporter(void) {
     FUNCTION(get, cuIpcGetMemHandle, (struct handle *, CUdeviceptr));
     FUNCTION(export_handle, cuMemExportToShareableHandle, (void *, uint64_t, int, uint64_t));
     FUNCTION(pool_export, cuMemPoolExportToShareableHandle, (void *, void *, int, uint64_t));
@@ -351,7 +351,7 @@ static void lend(void) {
     expect_byte('D');
 }
 
-static void borrow(void) {
+static void importer(void) {
     FUNCTION(open_handle, cuIpcOpenMemHandle_v2, (CUdeviceptr *, struct handle, unsigned));
     FUNCTION(close_handle, cuIpcCloseMemHandle, (CUdeviceptr));
     FUNCTION(import_handle, cuMemImportFromShareableHandle, (uint64_t *, void *, int));
@@ -399,8 +399,8 @@ static const struct {
     {"physical", physical, NULL, FEW},
     {"ranges", ranges, NULL, FEW},
     {"foreign", other_interfaces, NULL, 0},
-    {"lend", lend, borrow, FEW},
-    {"borrow", borrow, lend, FEW},
+    {"export", exporter, importer, FEW},
+    {"import", importer, exporter, FEW},
     {"bound", bound, NULL, 0},
 };
 
@@ -425,7 +425,7 @@ int main(int count, char **arguments) {
     if (!round) {
         fprintf(stderr, "usage: mortal "
                         "linear|pools|physical|ranges|arrays|graphs|foreign|modules|contexts|bound|"
-                        "lend|borrow\n");
+                        "export|import\n");
         return 2;
     }
     watchdog(280);

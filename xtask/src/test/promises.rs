@@ -58,8 +58,8 @@ mod tests {
     #[test]
     fn promise_keeps_one_of_the_tests_that_it_names() {
         let page = "| promise | number | shown by | GPU |\n|---|---|---|---|\n\
-                    | whole | 0 | `race::fresh`, `plays::long` | sim |\n\
-                    | gone | 0 | `plays::long` | sim |\n\
+                    | whole | 0 | `race::fresh`, `runs::long` | sim |\n\
+                    | gone | 0 | `runs::long` | sim |\n\
                     | measured | 1 ns | `launch_open_added_ns` | null |\n\
                     | module | 1 | `turns::policies` | sim |\n\
                     | silent | 0 | `Outcome::silent` in all | sim |\n";

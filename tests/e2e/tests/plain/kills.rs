@@ -317,7 +317,7 @@ fn kill_inside_bound_memory_calls_leaves_no_charge() {
 
 #[test]
 fn kill_inside_export_and_import_calls_leaves_no_charge() {
-    let lends = [
+    let exports = [
         "cuIpcGetMemHandle",
         "cuMemExportToShareableHandle",
         "cuMemPoolExportToShareableHandle",
@@ -327,8 +327,8 @@ fn kill_inside_export_and_import_calls_leaves_no_charge() {
         "cuMemFreeAsync",
         "cuMemPoolDestroy",
     ];
-    kill_inside_with_monitor("lend", &lends);
-    let borrows = [
+    kill_inside_with_monitor("export", &exports);
+    let imports = [
         "cuIpcOpenMemHandle_v2",
         "cuMemImportFromShareableHandle",
         "cuMemMap",
@@ -338,14 +338,14 @@ fn kill_inside_export_and_import_calls_leaves_no_charge() {
         "cuMemUnmap",
         "cuMemFreeAsync",
     ];
-    kill_inside_with_monitor("borrow", &borrows);
+    kill_inside_with_monitor("import", &imports);
 }
 
 #[test]
 fn kills_at_random_times_leave_no_charge() {
     const ROUTES: [&str; 12] = [
         "linear", "pools", "physical", "ranges", "arrays", "graphs", "foreign", "modules",
-        "contexts", "bound", "lend", "borrow",
+        "contexts", "bound", "export", "import",
     ];
     let fixture = Fixture::new("B200:23028");
     let _monitor = Monitor::start(&fixture);
