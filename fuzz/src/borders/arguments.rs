@@ -27,8 +27,7 @@ fn is_plain_create(arguments: &[OsString]) -> bool {
 fn without_own(arguments: &[OsString], command: Option<&str>) -> Vec<OsString> {
     let (mut kept, mut rest) = (Vec::new(), arguments.iter());
     while let Some(argument) = rest.next() {
-        let name = argument.as_bytes();
-        let name = name.strip_prefix(b"--").or(name.strip_prefix(b"-")).unwrap_or_default();
+        let name = argument.as_bytes().strip_prefix(b"--").unwrap_or_default();
         if [&b"cgpu-config"[..], b"cgpu-next"].contains(&name) {
             rest.next();
         } else if !name.starts_with(b"cgpu-config=") && !name.starts_with(b"cgpu-next=") {
