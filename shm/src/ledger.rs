@@ -182,7 +182,7 @@ impl<'a> Account<'a> {
         liveness: impl FnMut(Owner) -> Liveness,
     ) -> Result<(), Refused> {
         match column {
-            Column::Used if self.mine.take(bytes, limit_word().into()) => return Ok(()),
+            Column::Used if self.mine.take(bytes, || limit_word().into()) => return Ok(()),
             // `take` has called `tick`.
             Column::Used => {}
             Column::Implicit => self.mine.tick(),
@@ -203,10 +203,28 @@ impl<'a> Account<'a> {
     ) -> Result<(), Refused> {
         // A lock taken over needs no repair: the exited owner's cell is raised or not, and both are
         // right.
-        let guard = self.lock.acquire(self.me, timeout, liveness).map_err(Refused::Held)?.guard();
+        let _guard = self.lock.acquire(self.me, timeout, liveness).map_err(Refused::Held)?.guard();
         // Read inside the lock: a process that opens a cell under this limit has been here before,
         // or will be here later and reads one at least as new.
-        let limit_word = current_limit(limit_word);
+        loop {
+            let current = current_limit(&limit_word);
+            self.charge_under(column, bytes, current)?;
+            // Read again after the charge: a thread that is stopped in between, and goes on under a
+            // lower limit, is refused.
+            if limit_word() == current {
+                return Ok(());
+            }
+            self.mine.refund(column, bytes);
+        }
+    }
+
+    /// Charges under this limit word, with the lock.
+    fn charge_under(
+        &self,
+        column: Column,
+        bytes: Bytes,
+        limit_word: LimitWord,
+    ) -> Result<(), Refused> {
         let limit = limit_word.limit;
         let mut claimed = self.claimed();
         if !fits(claimed, bytes, limit) {
@@ -225,7 +243,6 @@ impl<'a> Account<'a> {
             // A charge that fits cannot make our own word wrap.
             Column::Implicit => _ = self.mine.0.implicit.fetch_add(bytes.0, Ordering::Relaxed),
         }
-        drop(guard);
         Ok(())
     }
 

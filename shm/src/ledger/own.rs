@@ -18,17 +18,21 @@ impl<'a> OwnCell<'a> {
         Self(cell)
     }
 
-    /// Charges `bytes` out of the cached part, if they are there and were admitted under this limit
-    /// word. Touches no word that other processes usually write. Returns `false` if nothing was
-    /// charged; see [`super::Account::charge`].
+    /// Charges `bytes` out of the cached part, if they are there and were admitted under the limit
+    /// word that `limit_word` returns. Touches no word that other processes usually write. Returns
+    /// `false` if nothing was charged; see [`super::Account::charge`].
     #[inline]
     #[must_use]
-    pub fn take(self, bytes: Bytes, limit_word: LimitWord) -> bool {
+    pub fn take(self, bytes: Bytes, limit_word: impl Fn() -> LimitWord) -> bool {
         self.tick();
-        let good = |held: &Held| held.is_open() && get(&self.0.limit_word).0 == limit_word.word();
-        let Some(before) = self.update(|held| Some(held).filter(good)?.take(bytes)) else {
+        let taken = |held: Held| if held.is_open() { held.take(bytes) } else { None };
+        let Some(before) = self.update(taken) else { return false };
+        // Compared after the change: a thread that is stopped in between, and goes on under a
+        // lower limit, charges nothing.
+        if get(&self.0.limit_word).0 != limit_word().word() {
+            self.refund(Column::Used, bytes);
             return false;
-        };
+        }
         self.peak_at(before.used() + bytes);
         true
     }

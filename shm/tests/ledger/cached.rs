@@ -1,5 +1,7 @@
 //! Cached memory: who may take it, and when it is dropped.
 
+use std::cell::Cell;
+
 use cgpu_shm::ledger::{Column, LimitWord};
 use cgpu_shm::lock::{Liveness, Owner};
 use cgpu_shm::units::{Bytes, Nanos};
@@ -63,6 +65,38 @@ fn cached_bytes_are_valid_only_under_their_limit() {
     assert!(charge(&container, me, half, limit), "and raised");
 }
 
+/// A thread was once admitted under the limit that it had read, however long before it charged.
+#[test]
+fn limit_lowered_during_a_charge_applies_to_it() {
+    let container = Container::default();
+    let me = claimed(&container);
+    let account = container.account(me);
+    let (bytes, low) = (Bytes(4096), Bytes(2048));
+    // Changed at the last instant: when the charge is in the cell.
+    let changed = |before: Bytes, after: Bytes| {
+        let charged = Cell::new(false);
+        move || {
+            charged.set(charged.get() || account.total() > Bytes::ZERO);
+            LimitWord::from(if charged.get() { after } else { before })
+        }
+    };
+    for column in [Column::Used, Column::Implicit] {
+        let limit_word = changed(LIMIT, low);
+        let charged = account.charge(column, bytes, limit_word, Nanos::ZERO, NEVER_HELD);
+        assert!(charged.is_err(), "{column:?}");
+        assert_eq!(account.claimed(), Bytes::ZERO);
+    }
+    assert!(charge(&container, me, bytes, LIMIT));
+    refund(&container, me, bytes);
+    assert!(!account.own().take(bytes, changed(LIMIT, low)));
+    assert_eq!((account.total(), account.claimed()), (Bytes::ZERO, bytes), "cached again");
+    // A raised limit, and one that still suffices, refuse nothing.
+    let limit_word = changed(bytes, LIMIT);
+    let charged = account.charge(Column::Implicit, bytes, limit_word, Nanos::ZERO, NEVER_HELD);
+    assert_eq!(charged, Ok(()));
+    assert_eq!(account.total(), bytes);
+}
+
 #[test]
 fn cached_bytes_of_an_older_epoch_are_not_taken() {
     let container = Container::default();
@@ -73,8 +107,8 @@ fn cached_bytes_of_an_older_epoch_are_not_taken() {
     let charged = account.charge(Column::Used, bytes, || limit_word(1), Nanos::ZERO, NEVER_HELD);
     assert_eq!(charged, Ok(()));
     refund(&container, me, bytes);
-    assert!(!account.own().take(bytes, limit_word(2)), "later deltas were not compared");
-    assert!(account.own().take(bytes, limit_word(1)));
+    assert!(!account.own().take(bytes, || limit_word(2)), "later deltas were not compared");
+    assert!(account.own().take(bytes, || limit_word(1)));
 }
 
 #[test]

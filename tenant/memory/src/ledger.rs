@@ -278,7 +278,7 @@ impl Ledger {
     /// Charges `bytes` if this process has them cached. Returns `false`, nothing charged, if not.
     #[inline]
     pub(crate) fn take_cached(&self, gpu: DeviceIndex, bytes: Bytes) -> bool {
-        self.own(gpu).take(bytes, self.limit_word(gpu))
+        self.own(gpu).take(bytes, || self.limit_word(gpu))
     }
 
     /// Charges, if it fits the accounting as it is.
