@@ -87,7 +87,13 @@ impl Engine {
     }
 
     /// Returns the new text of the file; `None` if it is to be removed.
-    fn changed(self, before: &str, runtime: &str, arguments: &Arguments) -> Result<Option<String>> {
+    fn changed(
+        self,
+        file: &Path,
+        before: &str,
+        runtime: &str,
+        arguments: &Arguments,
+    ) -> Result<Option<String>> {
         match (self, arguments.undo) {
             (Self::Docker, false) => {
                 let config = arguments.config.as_deref().map(std::path::absolute).transpose()?;
@@ -105,11 +111,11 @@ impl Engine {
             (Self::Podman, undo) => {
                 own_file(before, podman::HEADER, (!undo).then(|| podman::text(runtime)))
             }
-            (Self::Crio, undo) => own_file(
-                before,
-                crio::HEADER,
-                (!undo).then(|| crio::text(runtime, arguments.default)),
-            ),
+            (Self::Crio, true) => own_file(before, crio::HEADER, None),
+            (Self::Crio, false) => {
+                let text = crio::text(runtime, arguments.default, file)?;
+                own_file(before, crio::HEADER, Some(text))
+            }
         }
     }
 
@@ -142,7 +148,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         None => program(arguments.runtime.as_deref(), !arguments.undo)?,
     };
     let after = engine
-        .changed(before.as_deref().unwrap_or_default(), &runtime, arguments)
+        .changed(&file, before.as_deref().unwrap_or_default(), &runtime, arguments)
         .with_context(|| format!("cannot change {}", file.display()))?;
     // Undoing leaves an empty file: it may not be from cgpu.
     let has_nothing = before.as_deref().unwrap_or_default().is_empty();
