@@ -61,5 +61,19 @@ SETTINGS=/etc/cgpu/monitor.toml
 say() { printf 'cgpu: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
-# Returns whether there is a service manager to use: never when installing into another root.
-has_systemd() { [ -z "${DESTDIR:-}" ] && [ -d /run/systemd/system ]; }
+# Returns whether there is a service manager to use: when installing into another root, only one
+# that SYSTEMCTL names.
+has_systemd() {
+    [ -n "${SYSTEMCTL:-}" ] || { [ -z "${DESTDIR:-}" ] && [ -d /run/systemd/system ]; }
+}
+systemctl() { command "${SYSTEMCTL:-systemctl}" "$@"; }
+
+RUNTIME=/usr/bin/cgpu-runtime
+# The second line of the script that stands for a removed cgpu-runtime while containers run.
+PASS_THROUGH="# Left by cgpu's uninstall.sh"
+# Removes it before an installation, or a link to a runtime, which earlier builds left.
+remove_pass_through() {
+    if [ -L "$1$RUNTIME" ] || head -c 99 "$1$RUNTIME" 2>/dev/null | grep -qaF "$PASS_THROUGH"; then
+        rm -f "$1$RUNTIME"
+    fi
+}

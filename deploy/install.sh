@@ -50,6 +50,7 @@ folder() {
     note "folder $1"
 }
 
+remove_pass_through "$root"
 folder "$(dirname "$LIST")"
 files > "$work/files"
 while read -r file place mode; do

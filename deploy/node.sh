@@ -80,17 +80,6 @@ wanted() {
     done
 }
 
-# Returns whether there is a container whose engine will call cgpu-runtime to end it.
-runtime_is_in_use() {
-    case $ENGINE in
-    containerd)
-        tasks=$HOST/run/containerd/io.containerd.runtime.v2.task
-        grep -qs cgpu-runtime "$tasks"/*/*/options.json
-        ;;
-    crio) grep -qsa cgpu-runtime "$HOST"/proc/[0-9]*/cmdline ;;
-    esac
-}
-
 uninstall() {
     if host test -d /run/systemd/system; then
         host systemctl disable --now cgpu-monitor || say "the monitor could not be stopped"
@@ -101,20 +90,13 @@ uninstall() {
         "$HOST/usr/bin/cgpu" setup "$ENGINE" --undo --below "$HOST"
         [ "$(sum)" = "$before" ] || host systemctl restart "$service"
     fi
-    DESTDIR=$HOST sh "$here/uninstall.sh"
+    # Pods that run are ended by the next runtime.
+    DESTDIR=$HOST NEXT=$next sh "$here/uninstall.sh" --force
     rm -f "$HOST"/etc/cdi/cgpu-slice-*.json
-    # Engines end a container by the runtime that started it. The next runtime can do that as well.
-    if [ -n "$next" ] && runtime_is_in_use; then
-        ln -s "$next" "$HOST/usr/bin/cgpu-runtime"
-        say "/usr/bin/cgpu-runtime is now a link to $next, by which running containers are ended;" \
-            "remove it when they have ended"
-    fi
 }
 
 case ${1:-} in
 stay)
-    # An earlier `leave` may have made this link.
-    [ ! -L "$HOST/usr/bin/cgpu-runtime" ] || rm -f "$HOST/usr/bin/cgpu-runtime"
     install
     : > "$READY"
     trap 'kill "$sleeper" 2>/dev/null; exit 0' TERM INT

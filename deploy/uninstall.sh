@@ -2,18 +2,96 @@
 # Removes what install.sh made on this host, or below DESTDIR, and nothing else. A changed
 # configuration stays; --purge removes it and the settings in /var/lib/cgpu. Running programs keep
 # their limits until they end.
+#
+# An engine stops, deletes and enters a container by the runtime that started it. While containers
+# of cgpu-runtime run, this refuses. With --force a script takes the place of cgpu-runtime, which
+# runs the next runtime: NEXT, or the one of runtime.toml, else runc or crun.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/files.sh"
 purge=no
-[ "${1:-}" != --purge ] || { purge=yes; shift; }
-[ $# = 0 ] || die "usage: uninstall.sh [--purge]"
+force=no
+for argument; do
+    case $argument in
+    --purge) purge=yes ;;
+    --force) force=yes ;;
+    *) die "usage: uninstall.sh [--purge] [--force]" ;;
+    esac
+done
 root=${DESTDIR:-}
 [ -f "$root$LIST" ] || die "nothing is installed: there is no $root$LIST"
 [ -n "$root" ] || [ "$(id -u)" = 0 ] || die "only root can uninstall from /"
+
+# Prints the containers that cgpu-runtime started and that run, one on a line: those of containerd
+# and Docker by the options of their shim, those of podman and CRI-O by the command line of conmon.
+running() {
+    for options in "$root"/run/containerd/io.containerd.runtime.v2.task/*/*/options.json \
+        "$root"/run/docker/containerd/daemon/io.containerd.runtime.v2.task/*/*/options.json; do
+        binary=$(sed -n 's/.*"binary_name": *"\([^"]*\)".*/\1/p' "$options" 2>/dev/null) || :
+        # Docker names a script of its own if a runtime has arguments.
+        case $binary in
+        '') continue ;;
+        *cgpu-runtime) ;;
+        *) grep -qs cgpu-runtime "$root$binary" || continue ;;
+        esac
+        place=${options%/options.json}
+        above=${place%/*}
+        printf '%s %s\n' "${above##*/}" "${place##*/}"
+    done
+    for process in "$root"/proc/[0-9]*; do
+        tr '\0' '\n' 2>/dev/null < "$process/cmdline" | awk '
+            NR == 1 { if ($0 !~ /(^|\/)conmon$/) exit }
+            last == "-c" || last == "--cid" { id = $0 }
+            (last == "-r" || last == "--runtime") && /cgpu-runtime$/ { ours = 1 }
+            { last = $0 }
+            END { if (ours) print "conmon " id }' || :
+    done 2>/dev/null
+}
+
+# Prints the program by which the engines end these containers.
+next_runtime() {
+    configured=$(sed -n 's/^ *runtime *= *"\(\/[^"]*\)".*/\1/p' "$root/etc/cgpu/runtime.toml" \
+        2>/dev/null) || :
+    for program in "${NEXT:-}" "$configured"; do
+        [ -z "$program" ] || { printf '%s\n' "$program"; return; }
+    done
+    for name in runc crun; do
+        for folder in /usr/local/sbin /usr/local/bin /usr/sbin /usr/bin /sbin /bin; do
+            [ ! -x "$root$folder/$name" ] || { printf '%s\n' "$folder/$name"; return; }
+        done
+    done
+}
+
+containers=$(running)
+next=
+if [ -n "$containers" ]; then
+    say "these containers run, and their engine needs $RUNTIME to stop and to enter them:"
+    printf '%s\n' "$containers" | sed 's/^/    /' >&2
+    [ $force = yes ] ||
+        die "stop them, or use --force: a script then runs the next runtime for them"
+    next=$(next_runtime)
+    [ -n "$next" ] || die "no runc or crun is found for them: name the program, NEXT=PROGRAM"
+fi
+
+# Lets an engine read its changed configuration. Running containers go on.
+reload() {
+    case $1 in
+    podman) return ;;
+    docker) what="reload docker" ;;
+    *) what="restart $1" ;;
+    esac
+    if ! has_systemd; then
+        say "next: $what with its service manager; until then it calls the removed cgpu-runtime"
+    elif systemctl -q is-active "$1"; then
+        # shellcheck disable=SC2086
+        systemctl $what || say "next: systemctl $what, which failed"
+    fi
+}
+
 if has_systemd; then
     systemctl disable --now cgpu-monitor || say "the service could not be stopped"
 fi
+changed=
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp "$root$LIST" "$work/list"
@@ -28,16 +106,46 @@ for engine in \
     grep -qs cgpu-runtime "$file" || continue
     "$root/usr/bin/cgpu" setup "$name" --undo --file "$file" >&2 ||
         die "$file still names cgpu-runtime: remove that, then uninstall again"
+    reload "$name"
 done
+# Writes a script that runs the next runtime, without the options of cgpu-runtime.
+pass_through() {
+    cat << END
+#!/bin/sh
+$PASS_THROUGH
+# for containers that run; remove it when they have ended.
+next='$next'
+END
+    cat << 'END'
+for argument; do
+    shift
+    case $argument in
+    --cgpu-next=*) next=${argument#*=} ;;
+    --cgpu-config=*) ;;
+    *) set -- "$@" "$argument" ;;
+    esac
+done
+exec "$next" "$@"
+END
+}
 while read -r what place print; do
     case $what in
-    file) rm -f "$root$place" ;;
+    file)
+        if [ "$place" = $RUNTIME ] && [ -n "$next" ]; then
+            # In one step: an engine finds one of the two.
+            pass_through > "$root$place.new"
+            chmod 0755 "$root$place.new"
+            mv -f "$root$place.new" "$root$place"
+        else
+            rm -f "$root$place"
+        fi
+        ;;
     configuration)
         if [ $purge = yes ] || [ ! -e "$root$place" ] ||
             [ "$(cksum < "$root$place" | tr ' ' -)" = "$print" ]; then
             rm -f "$root$place"
         else
-            say "$place was changed and stays"
+            changed=$place
         fi
         ;;
     esac
@@ -51,5 +159,10 @@ sed -n 's/^folder //p' "$work/list" | awk '{ print length($0) " " $0 }' | sort -
 done
 # The monitor's own folders. One that holds a container, or is a mount, is not empty and stays.
 rmdir "$root/run/cgpu/containers" "$root/run/cgpu" "$root/run/cgpu_km" 2>/dev/null || :
-has_systemd && systemctl daemon-reload
+if has_systemd; then systemctl daemon-reload; fi
 say "uninstalled"
+[ -z "$changed" ] || say "left: $changed, which was changed"
+[ ! -e "$root/var/lib/cgpu" ] || say "left: /var/lib/cgpu, the settings of containers"
+[ ! -e "$root/run/cgpu/containers" ] || say "left: /run/cgpu/containers, until the host restarts"
+[ -z "$next" ] || say "left: $RUNTIME, a script that runs $next for the containers above;" \
+    "remove it when they have ended"

@@ -127,7 +127,8 @@ fn uninstall_removes_exactly_what_was_installed() {
     assert_eq!(fs::read_to_string(&toml).expect("a configuration"), "base_slice_ms = 2\n");
     let mut own = Command::new("sh");
     own.arg(root.join("usr/lib/cgpu/uninstall.sh")).env("DESTDIR", root);
-    assert!(Child::start(own).finish().exits(0).stderr.contains("was changed and stays"));
+    let said = Child::start(own).finish().exits(0).stderr;
+    assert!(said.contains("left: /etc/cgpu/monitor.toml, which was changed"), "{said}");
     assert!(toml.exists());
     fs::remove_dir_all(root.join("etc/cgpu")).expect("the configuration");
     assert_eq!(all(root), before);
@@ -180,6 +181,129 @@ fn package_installs_from_its_own_folder() {
     assert!(all(&root).is_empty(), "{:?}", all(&root).keys());
 }
 
+/// Writes a file below a root, with the folders above it.
+fn put(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+    fs::write(path, text).expect("a file");
+}
+
+fn put_program(root: &Path, path: &str, text: &str) {
+    put(root, path, text);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(root.join(path), mode).expect("a program");
+}
+
+/// Containers were once left without `exec`, `stop` and `start`.
+#[test]
+fn uninstall_keeps_running_containers_manageable() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path();
+    put_program(root, "usr/sbin/runc", "#!/bin/sh\necho runc \"$@\"\n");
+    let built = Dist::find().folder().to_string_lossy().into_owned();
+    let before = all(root);
+    script("install.sh", root, &[&built]).exits(0);
+    let installed = all(root);
+    // Containers of docker (one by docker's script for a runtime with arguments), containerd and
+    // podman, and some that are not ours.
+    let task = |path: &str, binary: &str| {
+        let text = format!("{{\"binary_name\":\"{binary}\",\"systemd_cgroup\":true}}");
+        put(root, &format!("run/{path}/options.json"), &text);
+    };
+    let tasks = "containerd/io.containerd.runtime.v2.task";
+    task(&format!("{tasks}/moby/d1"), "/usr/bin/cgpu-runtime");
+    task(&format!("{tasks}/moby/d2"), "/var/lib/docker/runtimes/nvidia");
+    put(
+        root,
+        "var/lib/docker/runtimes/nvidia",
+        "#!/bin/sh\n/usr/bin/cgpu-runtime --cgpu-next=/n $@\n",
+    );
+    task(&format!("{tasks}/k8s.io/c1"), "/usr/bin/cgpu-runtime");
+    task(&format!("{tasks}/k8s.io/c2"), "/usr/sbin/runc");
+    task("docker/containerd/daemon/io.containerd.runtime.v2.task/moby/d3", "/usr/bin/cgpu-runtime");
+    let conmon = "/usr/bin/conmon\0-c\0p1\0-r\0/usr/bin/cgpu-runtime\0";
+    put(root, "proc/41/cmdline", conmon);
+    put(root, "proc/42/cmdline", &conmon.replace("p1", "p2").replace("cgpu-runtime", "crun"));
+    put(root, "proc/43/cmdline", "grep\0-r\0/usr/bin/cgpu-runtime\0");
+
+    let present = all(root);
+    let refused = script("uninstall.sh", root, &[]).exits(1);
+    let listed: Vec<&str> =
+        refused.stderr.lines().filter_map(|line| line.strip_prefix("    ")).collect();
+    assert_eq!(listed, ["k8s.io c1", "moby d1", "moby d2", "moby d3", "conmon p1"], "{refused:?}");
+    assert_eq!(all(root), present, "a refusal changes nothing");
+
+    let forced = script("uninstall.sh", root, &["--force"]).exits(0);
+    assert!(
+        forced.stderr.contains("left: /usr/bin/cgpu-runtime, a script that runs /usr/sbin/runc"),
+        "{forced:?}"
+    );
+    let left = root.join("usr/bin/cgpu-runtime");
+    // The host's path is below the root here.
+    let text = fs::read_to_string(&left).expect("a script");
+    fs::write(&left, text.replace("/usr/sbin/runc", &root.join("usr/sbin/runc").to_string_lossy()))
+        .expect("a script");
+    let mut call = Command::new(&left);
+    call.args(["--root", "/a b", "--cgpu-config=/c", "delete", "--force", "d1"]);
+    assert_eq!(Child::start(call).finish().exits(0).stdout, "runc --root /a b delete --force d1\n");
+    put_program(root, "n", "#!/bin/sh\necho vendor \"$@\"\n");
+    let mut call = Command::new(&left);
+    call.arg(format!("--cgpu-next={}", root.join("n").display())).args(["kill", "d2"]);
+    assert_eq!(Child::start(call).finish().exits(0).stdout, "vendor kill d2\n");
+
+    // A reinstallation takes the path back. When the containers have ended, nothing is left.
+    for path in ["run", "proc", "var"] {
+        fs::remove_dir_all(root.join(path)).expect("a folder");
+    }
+    fs::remove_file(root.join("n")).expect("a file");
+    script("install.sh", root, &[&built]).exits(0);
+    assert!(all(root) == installed, "the same files");
+    script("uninstall.sh", root, &[]).exits(0);
+    assert_eq!(all(root), before);
+}
+
+#[test]
+fn uninstall_reloads_engines_or_says_to() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path();
+    put(root, "log", "");
+    put_program(
+        root,
+        "systemctl",
+        &format!("#!/bin/sh\necho \"$@\" >> '{}'\n", root.join("log").display()),
+    );
+    let built = Dist::find().folder().to_string_lossy().into_owned();
+    let before = all(root);
+    for (engine, file, reload) in [
+        ("docker", "etc/docker/daemon.json", "reload docker"),
+        ("containerd", "etc/containerd/config.toml", "restart containerd"),
+        ("crio", "etc/crio/crio.conf.d/99-cgpu.conf", "restart crio"),
+        ("podman", "etc/containers/containers.conf.d/cgpu.conf", ""),
+    ] {
+        for with_systemd in [false, true] {
+            script("install.sh", root, &["--no-start", &built]).exits(0);
+            let mut setup = Command::new(root.join("usr/bin/cgpu"));
+            setup.args(["setup", engine, "--file"]).arg(root.join(file));
+            Child::start(setup).finish().exits(0);
+            let mut command = Command::new("sh");
+            command.arg(deploy().join("uninstall.sh")).env("DESTDIR", root);
+            if with_systemd {
+                command.env("SYSTEMCTL", root.join("systemctl"));
+            }
+            let said = Child::start(command).finish().exits(0).stderr;
+            let log = fs::read_to_string(root.join("log")).expect("a log");
+            put(root, "log", "");
+            assert_eq!(log.lines().any(|line| line == reload), with_systemd && !reload.is_empty());
+            assert_eq!(log.starts_with("disable --now cgpu-monitor\n"), with_systemd, "{log}");
+            let told = said.contains(&format!("next: {reload} with its service manager"));
+            assert_eq!(told, !with_systemd && !reload.is_empty(), "{said}");
+            assert!(!root.join(file).exists(), "{engine}");
+            fs::remove_dir_all(root.join("etc")).expect("the engine's folder");
+            assert_eq!(all(root), before, "{engine}");
+        }
+    }
+}
+
 fn target_of_link(page: &str, link: &str) -> String {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();
@@ -225,6 +349,7 @@ fn unknown_script_arguments_change_nothing() {
         ("uninstall.sh", &["--help"]),
         ("uninstall.sh", &["--prune"]),
         ("uninstall.sh", &["--purge", "now"]),
+        ("uninstall.sh", &["--force", "--now"]),
     ] {
         let outcome = script(name, root, arguments).exits(1);
         assert!(outcome.stderr.contains("usage: "), "{name} {arguments:?}: {outcome:?}");
