@@ -74,8 +74,13 @@ fn start(container: &Container) -> Option<Tenant> {
     }
 }
 
-fn use_it(tenant: &Tenant) {
+/// Allocates and frees. `is_pristine`: nothing was written, so the limit holds to the byte.
+fn use_it(tenant: &Tenant, is_pristine: bool) {
     let Some(gpu) = tenant.gpu(GPU.uuid) else { return };
+    if is_pristine && let Some(limit) = tenant.view().limit(gpu) {
+        assert!(tenant.charge(gpu, limit + Bytes(1)).is_err(), "more than {limit:?}");
+        assert!(tenant.charge(gpu, limit).is_ok(), "{limit:?}");
+    }
     for number in 0..4_u64 {
         let address = Address(0x7f00_0000_0000 + (number << 21));
         if let Ok(charge) = tenant.charge(gpu, Bytes::from_mib(2 << number)) {
@@ -115,7 +120,7 @@ pub(crate) fn check(input: &[u8]) {
         }
         container.overwrite(&writes);
         if let Some(tenant) = early.or_else(|| start(container)) {
-            use_it(&tenant);
+            use_it(&tenant, writes.len() <= 1);
         }
         container.restore();
     });

@@ -174,13 +174,22 @@ mod tests {
     fn client_that_has_ended_its_request_gets_its_reply() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
-        // The end of the request arrives before its reply is known.
         let text = || {
-            thread::sleep(Duration::from_millis(50));
+            thread::sleep(Duration::from_millis(200));
             Some("# EOF\n".to_owned())
         };
         thread::spawn(move || serve(listener, text));
-        let reply = send(at, "GET /metrics HTTP/1.1\r\n\r\n");
+        let request = b"GET /metrics HTTP/1.1\r\n\r\n";
+        let mut early = TcpStream::connect(at).unwrap();
+        // The server has accepted the early client when it answers a later one.
+        send(at, "GET / HTTP/1.1\r\n\r\n");
+        // It is busy with another one when the request and its end arrive together.
+        TcpStream::connect(at).unwrap().write_all(request).unwrap();
+        thread::sleep(Duration::from_millis(50));
+        early.write_all(request).unwrap();
+        early.shutdown(Shutdown::Write).unwrap();
+        let mut reply = String::new();
+        early.read_to_string(&mut reply).unwrap();
         assert!(reply.starts_with("HTTP/1.1 200 "), "{reply:?}");
     }
 
