@@ -106,6 +106,7 @@ fn examine(arguments: &Arguments, findings: &mut Findings) -> Result<()> {
         findings.examined("the environment");
         preload::examine(&view, subject, None, findings);
         container::check_settings(&view, subject, findings);
+        process::check_container(std::process::id(), subject, findings);
     }
     if let Some(folder) = folder {
         container::check_files(&view, &folder, "this container", findings);

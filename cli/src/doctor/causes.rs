@@ -50,6 +50,9 @@ cgpu_diagnosis::causes! {
     ReplacedShim, Shim, ByDesign, "replaced_shim",
         "libcgpu.so was replaced on disk after the process started; the process keeps the old one.",
         "Restart the process to use the new one.";
+    NoSeccomp, Shim, Wrong, "no_seccomp",
+        "The container has no seccomp filter: its programs may make namespaces and mounts, hide libcgpu.so from themselves and leave their limits.",
+        "Start the container with the engine's default profile (seccompProfile RuntimeDefault in a pod; not --privileged, not seccomp=unconfined). end_unshimmed in monitor.toml ends processes that left.";
     // The shim's settings.
     SwitchedOff, Shim, ByDesign, "switched_off",
         "CGPU_DISABLE switches the shim off.",

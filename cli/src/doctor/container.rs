@@ -27,6 +27,20 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const MEMORY: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
 const DISABLE: &str = "CGPU_DISABLE";
 
+/// A file that only `cgpu-runtime` makes in a container's folder.
+const RECORD: &str = "container";
+
+/// Checks that a process has a seccomp filter, if `cgpu-runtime` made its container. `status` is
+/// its file of that name in `/proc`.
+pub(crate) fn check_seccomp(view: &View, status: &str, subject: &str, findings: &mut Findings) {
+    let is_open = status
+        .lines()
+        .any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "0"));
+    if is_open && view.has(Path::new(paths::RUN).join(RECORD)) {
+        findings.add(Cause::NoSeccomp, subject, "");
+    }
+}
+
 /// Returns whether limits come from outside; then variables do not count.
 fn has_limits(view: &View) -> bool {
     view.has(Path::new(paths::RUN).join("limits"))

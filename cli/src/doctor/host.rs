@@ -147,6 +147,11 @@ fn check_container(container: &ContainerStatus, findings: &mut Findings) {
         };
         findings.add(cause, &subject, format!("{kind}: {message}"));
     }
+    // All processes of a container have the filter of its first one.
+    let first = container.processes.iter().filter(|one| one.live).find_map(|one| one.host_pid);
+    if let Some(pid) = first {
+        process::check_container(pid, &subject, findings);
+    }
     container::check_memory(container, &subject, findings);
     container::check_counters(&container.counters, container, &subject, findings);
 }

@@ -53,6 +53,19 @@ pub(crate) fn name(pid: u32) -> String {
     format!("process {pid} ({})", plain(comm.trim()))
 }
 
+/// Checks a process's filter of system calls.
+fn check_seccomp(view: &View, pid: u32, subject: &str, findings: &mut Findings) {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    container::check_seccomp(view, &status, subject, findings);
+}
+
+/// Checks the filter of a container's system calls, by one of its processes.
+pub(crate) fn check_container(pid: u32, subject: &str, findings: &mut Findings) {
+    if let Ok(view) = View::of(pid) {
+        check_seccomp(&view, pid, subject, findings);
+    }
+}
+
 /// Checks a process and its container.
 pub(crate) fn examine(pid: u32, findings: &mut Findings) -> Result<()> {
     let view = View::of(pid)?;
@@ -61,6 +74,7 @@ pub(crate) fn examine(pid: u32, findings: &mut Findings) -> Result<()> {
     ensure!(maps.is_ok(), "cannot examine {subject}: only its own user and root may");
     let loaded = loaded(&String::from_utf8_lossy(&maps.unwrap_or_default()));
     findings.examined(&subject);
+    check_seccomp(&view, pid, &subject, findings);
     if loaded.replaced {
         findings.add(Cause::ReplacedShim, &subject, "");
     }

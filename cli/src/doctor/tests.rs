@@ -332,6 +332,22 @@ fn finding(cause: message::Cause, container: Option<&str>) -> Finding {
 }
 
 #[test]
+fn container_without_seccomp_has_a_cause() {
+    let found = |fixture: &Fixture, status: &str| {
+        let mut findings = Findings::default();
+        container::check_seccomp(&fixture.view, status, "it", &mut findings);
+        findings.names()
+    };
+    let (none, filtered) = ("Name:\ta\nSeccomp:\t0\nSeccomp_filters:\t0\n", "Seccomp:\t2\n");
+    let fixture = Fixture::new();
+    assert_eq!(found(&fixture, none), [""; 0], "a program of the host");
+    fixture.put("/run/cgpu/container", b"{}");
+    assert_eq!(found(&fixture, none), ["no_seccomp"]);
+    assert_eq!(found(&fixture, filtered), [""; 0]);
+    assert_eq!(found(&fixture, ""), [""; 0]);
+}
+
+#[test]
 fn status_of_monitor_and_gpus_has_causes() {
     assert_eq!(causes_of(|_| {}), [""; 0]);
     assert_eq!(causes_of(|status| status.version = "0.0.1".into()), ["release_mismatch"]);
