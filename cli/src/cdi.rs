@@ -75,6 +75,7 @@ fn specification(runtime: &str, config: Option<&Path>, gib: &[u32]) -> Result<Va
     let hooks = json!([
         hook("createRuntime", "plan"),
         hook("createContainer", "mount"),
+        hook("poststart", "verify"),
         hook("poststop", "clear")
     ]);
     let mut devices = vec![json!({ "name": ALL, "containerEdits": { "hooks": hooks } })];
@@ -124,7 +125,7 @@ mod tests {
             for hook in device["containerEdits"]["hooks"].as_array().unwrap() {
                 assert_eq!(keys(hook), ["hookName", "path", "args"]);
                 assert!(
-                    ["createRuntime", "createContainer", "poststop"]
+                    ["createRuntime", "createContainer", "poststart", "poststop"]
                         .contains(&hook["hookName"].as_str().unwrap())
                 );
                 assert!(hook["path"].as_str().unwrap().starts_with('/'));

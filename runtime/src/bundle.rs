@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::edit::Configuration;
+use crate::files;
 use crate::invocation::Invocation;
 
 /// A bundle.
@@ -50,10 +51,10 @@ impl Bundle {
     /// Reads its configuration.
     ///
     /// # Errors
-    /// The configuration cannot be read or parsed.
+    /// The configuration cannot be read or parsed, or is not a regular file.
     pub fn read(&self) -> Result<Configuration> {
-        let text =
-            fs::read(&self.file).with_context(|| format!("cannot read {}", self.file.display()))?;
+        let text = files::read_named(&self.file)
+            .with_context(|| format!("cannot read {}", self.file.display()))?;
         Ok(Configuration::parse(&text)?)
     }
 

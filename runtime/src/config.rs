@@ -16,8 +16,13 @@ use anyhow::{Context, Result, anyhow, ensure};
 use cgpu_shm::paths;
 use serde::Deserialize;
 
+use crate::files;
+
 /// The default path of the configuration.
 pub const PATH: &str = "/etc/cgpu/runtime.toml";
+
+/// Libraries of the simulated driver.
+pub const SIMULATED: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
 /// The keys of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -59,10 +64,12 @@ impl Config {
     /// A given file is missing, or the file is invalid, or no root is known.
     pub fn load(given: Option<&Path>) -> Result<Self> {
         let path = given.unwrap_or(Path::new(PATH));
-        let text = match fs::read_to_string(path) {
-            Err(error) if given.is_none() && error.kind() == ErrorKind::NotFound => String::new(),
+        let text = match files::read_named(path) {
+            Err(error) if given.is_none() && error.kind() == ErrorKind::NotFound => Vec::new(),
             text => text.with_context(|| format!("cannot read {}", path.display()))?,
         };
+        let text = String::from_utf8(text)
+            .with_context(|| format!("{} is not text in UTF-8", path.display()))?;
         let file: File = toml::from_str(&text).map_err(|error| {
             let line = error
                 .span()
@@ -146,8 +153,8 @@ pub fn monitor_allows_overcommit(file: &Path) -> bool {
         #[serde(default)]
         allow_overcommit: bool,
     }
-    let text = fs::read_to_string(file).unwrap_or_default();
-    toml::from_str(&text).is_ok_and(|monitor: Monitor| monitor.allow_overcommit)
+    let text = files::read_named(file).ok().and_then(|text| String::from_utf8(text).ok());
+    toml::from_str(&text.unwrap_or_default()).is_ok_and(|monitor: Monitor| monitor.allow_overcommit)
 }
 
 /// Returns the path of this program, for hooks.

@@ -6,11 +6,19 @@
 
 use std::path::{Path, PathBuf};
 
+use cgpu_shm::paths;
 use oci_spec::runtime::{Hook, Mount};
 use serde_json::{Map, Value};
 
+use crate::config::SIMULATED;
 use crate::document;
+use crate::image::PRELOADS;
 use crate::plan::Refusal;
+
+/// The shim's path inside.
+pub const SHIM: &str = "/run/cgpu/libcgpu.so";
+/// The variable that names preloaded libraries, with `=`.
+const PRELOAD: &str = "LD_PRELOAD=";
 
 /// A configuration that was parsed.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,10 +31,8 @@ pub struct Configuration {
 pub struct Additions {
     /// Mounts, in order, after all others.
     pub mounts: Vec<Mount>,
-    /// The hook that runs when the container's namespaces exist, before its program.
-    pub created: Option<Hook>,
-    /// The hook that runs when the container is deleted.
-    pub stopped: Option<Hook>,
+    /// Hooks, each with the name of its list.
+    pub hooks: Vec<(&'static str, Hook)>,
     /// The preloaded library, for loaders that read no preload file.
     pub preload: Option<String>,
 }
@@ -37,9 +43,20 @@ const READ: &[(&str, &[&str])] = &[
     ("", &["process", "root", "mounts", "hooks", "annotations", "linux"]),
     ("process", &["env"]),
     ("root", &["path"]),
-    ("hooks", &["createRuntime", "poststop"]),
-    ("linux", &["namespaces", "maskedPaths"]),
+    ("hooks", &HOOKS),
+    ("linux", &["namespaces", "maskedPaths", "seccomp"]),
 ];
+/// The hooks of a slice: when its namespaces exist, when its mounts are finished, and when it is
+/// deleted. The middle one runs before the container's program with some releases of runc, and
+/// right after its start with other runtimes.
+pub const OWN_HOOKS: [&str; 3] = ["created", "started", "stopped"];
+/// The lists of these hooks.
+pub const HOOKS: [&str; 3] = ["createRuntime", "poststart", "poststop"];
+/// First arguments of cgpu's hooks.
+const HOOK_ARGUMENTS: [&str; 2] = ["cgpu-runtime", "hook"];
+/// Options of each mount that [`bind`] makes, and those that it may have in addition.
+const OPTIONS: [&str; 3] = ["bind", "nosuid", "nodev"];
+const MORE_OPTIONS: [&str; 3] = ["ro", "rw", "noexec"];
 
 impl Configuration {
     /// Reads the text of a `config.json`.
@@ -66,7 +83,7 @@ impl Configuration {
             check_spelling(object, names).map_err(&wrong)?;
         }
         configuration.strings().map_err(&wrong)?;
-        for name in ["createRuntime", "poststop"] {
+        for name in HOOKS {
             let hooks = configuration.object("hooks").and_then(|hooks| hooks.get(name));
             if !hooks.is_none_or(|hooks| hooks.is_array() || hooks.is_null()) {
                 return Err(wrong(format!("expected a list `{name}`")));
@@ -170,28 +187,42 @@ impl Configuration {
         self.listed("maskedPaths").filter_map(Value::as_str).map(Path::new)
     }
 
-    /// Returns it with these additions, which replace those of an earlier start of the same bundle.
+    /// Returns whether a filter of system calls is requested for its programs.
+    #[must_use]
+    pub fn has_seccomp(&self) -> bool {
+        self.object("linux").and_then(|linux| linux.get("seccomp")).is_some_and(Value::is_object)
+    }
+
+    /// Removes the additions of an earlier start of the same bundle, perhaps under another id or
+    /// with another configuration of this program. Returns whether there were any.
+    ///
+    /// They are recognized by their form, which no engine writes.
+    pub fn remove_former(&mut self) -> bool {
+        let mut found = remove(&mut self.document, "mounts", is_former_mount);
+        let hooks = self.document.get_mut("hooks").and_then(Value::as_object_mut);
+        for hooks in hooks.into_iter().flat_map(Map::values_mut).filter_map(Value::as_array_mut) {
+            found |= remove_from(hooks, is_former_hook);
+        }
+        let process = self.document.get_mut("process").and_then(Value::as_object_mut);
+        if let Some(process) = process.filter(|_| found) {
+            remove_preload(process);
+        }
+        found
+    }
+
+    /// Returns it with these additions.
     #[must_use]
     pub fn with(mut self, additions: &Additions) -> Self {
-        let ours = |mount: &Value| {
-            let source = mount.get("source").and_then(Value::as_str);
-            let at = mount.get("destination").and_then(Value::as_str);
-            additions.mounts.iter().any(|own| {
-                own.source().as_deref() == source.map(Path::new)
-                    && at.map(Path::new) == Some(own.destination())
-            })
-        };
-        append(&mut self.document, "mounts", additions.mounts.iter().map(value), ours);
-        for (name, hook) in
-            [("createRuntime", &additions.created), ("poststop", &additions.stopped)]
-        {
-            let Some(own) = hook.as_ref().map(value) else { continue };
+        append(&mut self.document, "mounts", additions.mounts.iter().map(value));
+        if !additions.hooks.is_empty() {
             let hooks = self.document.entry("hooks").or_insert(Value::Null);
             if !hooks.is_object() {
                 *hooks = Value::Object(Map::new());
             }
             if let Value::Object(hooks) = hooks {
-                append(hooks, name, [own.clone()].into_iter(), |other| *other == own);
+                for (name, hook) in &additions.hooks {
+                    append(hooks, name, [value(hook)].into_iter());
+                }
             }
         }
         if let Some(preload) = &additions.preload {
@@ -216,7 +247,8 @@ impl Configuration {
                 left_out.contains(&name) || given.iter().any(|(other, _)| other == name)
             };
             let added = given.iter().map(|(name, value)| Value::String(format!("{name}={value}")));
-            append(process, "env", added, is_replaced);
+            remove(process, "env", is_replaced);
+            append(process, "env", added);
         }
         self
     }
@@ -250,9 +282,8 @@ pub fn bound_as(process: &[u8], first: &Configuration, names: &[&str]) -> Result
         |variable: &str| variable.split('=').next().is_some_and(|name| names.contains(&name));
     let given: Vec<String> =
         first.variables().into_iter().filter(|variable| name(variable)).collect();
-    append(&mut process, "env", given.into_iter().map(Value::String), |variable| {
-        variable.as_str().is_some_and(name)
-    });
+    remove(&mut process, "env", |variable| variable.as_str().is_some_and(name));
+    append(&mut process, "env", given.into_iter().map(Value::String));
     Ok(Value::Object(process).to_string().into_bytes())
 }
 
@@ -299,33 +330,77 @@ fn add_preload(process: &mut Map<String, Value>, shim: &str) {
     let Some(variables) = variables.as_array_mut() else { return };
     let mut found = false;
     for variable in variables.iter_mut() {
-        let Some(present) = variable.as_str().and_then(|text| text.strip_prefix("LD_PRELOAD="))
-        else {
+        let Some(present) = variable.as_str().and_then(|text| text.strip_prefix(PRELOAD)) else {
             continue;
         };
         found = true;
         if !present.split([':', ' ']).any(|file| file == shim) {
-            *variable = Value::String(format!("LD_PRELOAD={shim}:{present}"));
+            *variable = Value::String(format!("{PRELOAD}{shim}:{present}"));
         }
     }
     if !found {
-        variables.push(Value::String(format!("LD_PRELOAD={shim}")));
+        variables.push(Value::String(format!("{PRELOAD}{shim}")));
     }
 }
 
-/// Appends `added` to a list, and removes the items that are `ours`.
-fn append(
-    object: &mut Map<String, Value>,
-    name: &str,
-    added: impl Iterator<Item = Value>,
-    ours: impl Fn(&Value) -> bool,
-) {
+/// Removes the shim from the preloaded libraries of a process.
+fn remove_preload(process: &mut Map<String, Value>) {
+    let Some(variables) = process.get_mut("env").and_then(Value::as_array_mut) else { return };
+    for variable in variables.iter_mut() {
+        let files = variable.as_str().and_then(|text| text.strip_prefix(PRELOAD));
+        let Some(files) = files.map(|files| files.split([':', ' ']).collect::<Vec<_>>()) else {
+            continue;
+        };
+        if files.contains(&SHIM) {
+            let others: Vec<_> = files.into_iter().filter(|file| *file != SHIM).collect();
+            *variable = Value::String(format!("{PRELOAD}{}", others.join(":")));
+        }
+    }
+    variables.retain(|variable| variable.as_str() != Some(PRELOAD));
+}
+
+/// Returns whether a mount has the form of [`bind`] and cgpu's files.
+fn is_former_mount(mount: &Value) -> bool {
+    let text = |name: &str| Path::new(mount.get(name).and_then(Value::as_str).unwrap_or_default());
+    let options = mount.get("options").and_then(Value::as_array).map(Vec::as_slice);
+    let options: Vec<_> = options.unwrap_or_default().iter().map(Value::as_str).collect();
+    let has_form = options.starts_with(&OPTIONS.map(Some))
+        && options[OPTIONS.len()..].iter().flatten().all(|more| MORE_OPTIONS.contains(more));
+    let (to, from) = (text("destination"), text("source"));
+    has_form
+        && (to.starts_with(paths::RUN)
+            || PRELOADS.iter().any(|file| to == Path::new(file))
+            || SIMULATED.iter().any(|library| from.ends_with(Path::new("sim").join(library))))
+}
+
+fn is_former_hook(hook: &Value) -> bool {
+    let arguments = hook.get("args").and_then(Value::as_array).map(Vec::as_slice);
+    let arguments: Vec<_> = arguments.unwrap_or_default().iter().map(Value::as_str).collect();
+    let own = HOOK_ARGUMENTS.map(Some);
+    // A CDI specification has hooks of the same program.
+    arguments.starts_with(&own)
+        && arguments.get(own.len()).is_some_and(|what| OWN_HOOKS.map(Some).contains(what))
+}
+
+/// Removes items from a list; returns whether there were any.
+fn remove(object: &mut Map<String, Value>, name: &str, which: impl Fn(&Value) -> bool) -> bool {
+    let list = object.get_mut(name).and_then(Value::as_array_mut);
+    list.is_some_and(|list| remove_from(list, which))
+}
+
+fn remove_from(list: &mut Vec<Value>, which: impl Fn(&Value) -> bool) -> bool {
+    let before = list.len();
+    list.retain(|item| !which(item));
+    list.len() != before
+}
+
+/// Appends to a list.
+fn append(object: &mut Map<String, Value>, name: &str, added: impl Iterator<Item = Value>) {
     let list = object.entry(name).or_insert(Value::Null);
     if !list.is_array() {
         *list = Value::Array(Vec::new());
     }
     if let Value::Array(list) = list {
-        list.retain(|value| !ours(value));
         list.extend(added);
     }
 }
@@ -341,9 +416,7 @@ fn value<T: serde::Serialize>(record: T) -> Value {
 /// namespace a mount that drops them is refused.
 #[must_use]
 pub fn bind(source: &Path, destination: &str, flags: &[&str]) -> Mount {
-    let mut options = vec!["bind", "nosuid", "nodev"];
-    options.extend(flags);
-    let options: Vec<String> = options.into_iter().map(str::to_owned).collect();
+    let options = OPTIONS.iter().chain(flags).map(|option| (*option).to_owned()).collect();
     let mut mount = Mount::default();
     mount
         .set_destination(destination.into())
@@ -353,11 +426,10 @@ pub fn bind(source: &Path, destination: &str, flags: &[&str]) -> Mount {
     mount
 }
 
-/// Returns a hook that runs `cgpu-runtime` with these arguments.
+/// Returns a hook that runs `cgpu-runtime hook` with these arguments.
 #[must_use]
-pub fn hook(program: &Path, arguments: &[String]) -> Hook {
-    let mut args = vec!["cgpu-runtime".to_owned()];
-    args.extend_from_slice(arguments);
+pub fn hook(program: &Path, arguments: &[&str]) -> Hook {
+    let args = HOOK_ARGUMENTS.iter().chain(arguments).map(|one| (*one).to_owned()).collect();
     let mut hook = Hook::default();
     hook.set_path(program.to_owned()).set_args(Some(args));
     hook

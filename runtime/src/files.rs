@@ -33,6 +33,9 @@ pub struct Files {
     mounts: Vec<(PathBuf, Option<PathBuf>)>,
 }
 
+/// Device and inode of a file.
+pub type Identity = (u64, u64);
+
 /// The path in the container, and the file there, if any.
 type Location = (PathBuf, Option<Rc<OwnedFd>>);
 
@@ -67,6 +70,16 @@ impl Files {
         Ok(self.walk(Path::new(path))?.1.is_some())
     }
 
+    /// Returns what identifies the file at that path; `None` if there is none.
+    ///
+    /// # Errors
+    /// It cannot be resolved, or links form a loop.
+    pub fn identity(&self, path: &Path) -> io::Result<Option<Identity>> {
+        let Some(found) = self.walk(path)?.1 else { return Ok(None) };
+        let about = rustix::fs::fstat(&found)?;
+        Ok(Some((about.st_dev, about.st_ino)))
+    }
+
     /// Reads a file; `None` if it does not exist.
     ///
     /// # Errors
@@ -88,8 +101,7 @@ impl Files {
         if about.st_size.cast_unsigned() > MAX_FILE_SIZE {
             return Err(too_large(Path::new(path)));
         }
-        // Opened by its descriptor: the name may lead elsewhere by now.
-        File::open(format!("/proc/self/fd/{}", found.as_raw_fd())).map(Some)
+        reopen(&found).map(Some)
     }
 
     fn walk(&self, path: &Path) -> io::Result<Location> {
@@ -172,6 +184,35 @@ pub fn read_plain(path: &Path) -> io::Result<Option<Vec<u8>>> {
         return Ok(None);
     }
     read(file, path).map(Some)
+}
+
+/// Reads a file that an engine or an administrator named, through links.
+///
+/// # Errors
+/// The file cannot be read, is not a regular file, or is too large. Nothing is waited for.
+pub fn read_named(path: &Path) -> io::Result<Vec<u8>> {
+    // The kernel opens a FIFO or a device only by the second call.
+    let found = open(path, OFlags::empty())?;
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode);
+    if kind != FileType::RegularFile {
+        return Err(io::Error::other(format!("expected a file, found {}", described(kind))));
+    }
+    read(reopen(&found)?, path)
+}
+
+/// Returns a kind of file as a message names it.
+fn described(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Directory => "a folder",
+        FileType::Fifo => "a FIFO",
+        FileType::Socket => "a socket",
+        _ => "a device",
+    }
+}
+
+/// Opens a file that was found, for reading: its name may lead elsewhere by now.
+fn reopen(found: &OwnedFd) -> io::Result<File> {
+    File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
 }
 
 fn read(file: File, path: &Path) -> io::Result<Vec<u8>> {
@@ -309,6 +350,33 @@ pub(crate) mod tests {
         assert_eq!(read_plain(&path).unwrap(), None);
         assert!(read_plain(&folder.path().join("link")).is_err());
         assert!(read_plain(&folder.path().join("large")).is_err());
+    }
+
+    #[test]
+    fn named_file_is_a_regular_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        rustix::fs::mknodat(CWD, at("pipe"), FileType::Fifo, Mode::from_raw_mode(0o644), 0)
+            .unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        symlink("/dev/zero", at("device")).unwrap();
+        fs::write(at("file"), "text").unwrap();
+        symlink("file", at("link")).unwrap();
+        File::create(at("large")).unwrap().set_len(MAX_FILE_SIZE + 1).unwrap();
+        for (name, part) in [
+            ("pipe", "expected a file, found a FIFO"),
+            ("socket", "found a socket"),
+            ("device", "found a device"),
+            (".", "found a folder"),
+            ("large", "is larger than 64 MiB"),
+            ("nothing", "No such file"),
+        ] {
+            let error = read_named(&at(name)).unwrap_err().to_string();
+            assert!(error.contains(part), "{name}: {error}");
+        }
+        for name in ["file", "link"] {
+            assert_eq!(read_named(&at(name)).unwrap(), b"text");
+        }
     }
 
     /// A folder is replaced by a link to the host's while it is read.

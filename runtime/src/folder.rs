@@ -52,7 +52,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(600);
 /// Files that a container's loader reads libraries to preload from.
 const PRELOADS: [&str; 2] = ["ld.so.preload", "ld-nix.so.preload"];
 /// The container's limits.
-const LIMITS: &str = "limits";
+pub(crate) const LIMITS: &str = "limits";
 /// The [`Record`] of a container.
 const RECORD: &str = "container";
 /// Path of the bundle, in the folder below the mount.

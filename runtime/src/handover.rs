@@ -10,6 +10,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use oci_spec::runtime::State;
 use serde_json::json;
 
 use crate::invocation::Invocation;
@@ -87,14 +88,12 @@ pub fn undo(next: &Path, invocation: &Invocation) -> Result<()> {
     Ok(())
 }
 
-/// Returns the container's bundle, from the next runtime's state; `None` if it has no such
-/// container.
+/// Returns the container's state by the next runtime; `None` if it has no such container.
 #[must_use]
-pub fn bundle(next: &Path, invocation: &Invocation) -> Option<PathBuf> {
+pub fn state(next: &Path, invocation: &Invocation) -> Option<State> {
     let mut command = command(next, &invocation.state_arguments());
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
-    let state: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
-    state.get("bundle")?.as_str().map(PathBuf::from)
+    serde_json::from_slice(&output.stdout).ok()
 }
 
 fn command(next: &Path, arguments: &[OsString]) -> Command {
@@ -110,9 +109,22 @@ pub fn exit_code(status: ExitStatus) -> u8 {
     u8::try_from(code).unwrap_or(u8::MAX)
 }
 
-/// Reports an error on stderr and in the engine's log.
-pub fn report(invocation: Option<&Invocation>, message: &str) {
-    eprintln!("cgpu-runtime: {message}");
+/// What a message is for an engine's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// The container is not started.
+    Error,
+    /// The container is started.
+    Warning,
+}
+
+/// Reports a message on stderr and in the engine's log.
+pub fn report(invocation: Option<&Invocation>, level: Level, message: &str) {
+    let (level, prefix) = match level {
+        Level::Error => ("error", ""),
+        Level::Warning => ("warning", "warning: "),
+    };
+    eprintln!("cgpu-runtime: {prefix}{message}");
     let Some(log) = invocation
         .and_then(|invocation| invocation.log.as_ref().map(|log| (log, invocation.logs_json)))
     else {
@@ -121,9 +133,9 @@ pub fn report(invocation: Option<&Invocation>, message: &str) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (time, text) = (instant(now), format!("cgpu-runtime: {message}"));
     let line = if log.1 {
-        json!({"level": "error", "msg": text, "time": time}).to_string()
+        json!({"level": level, "msg": text, "time": time}).to_string()
     } else {
-        format!("time=\"{time}\" level=error msg={}", json!(text))
+        format!("time=\"{time}\" level={level} msg={}", json!(text))
     };
     // The message is on stderr, too.
     let _ = OpenOptions::new()
@@ -181,9 +193,13 @@ mod tests {
             let log = folder.path().join(json);
             let line = format!("--log {} --log-format {json} create ID", log.display());
             let invocation = Invocation::parse(line.split(' ').map(OsString::from)).unwrap();
-            report(Some(&invocation), "it says \"no\"");
+            report(Some(&invocation), Level::Error, "it says \"no\"");
             let text = std::fs::read_to_string(&log).unwrap();
             assert!(text.contains(expected) && text.ends_with('\n'), "{text}");
+            report(Some(&invocation), Level::Warning, "it goes on");
+            let text = std::fs::read_to_string(&log).unwrap();
+            let last = text.lines().last().unwrap();
+            assert!(last.contains("warning") && last.contains("it goes on"), "{text}");
         }
     }
 

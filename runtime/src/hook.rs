@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -11,6 +11,7 @@ use cgpu_client::connection::{Client, Failure};
 use cgpu_client::message::Registration;
 use cgpu_shm::paths;
 use oci_spec::runtime::{Mount, State};
+use rustix::process::{Pid, Signal};
 
 use crate::binding;
 use crate::bundle::Bundle;
@@ -20,14 +21,12 @@ use crate::folder::Folder;
 use crate::gpus::MONITOR_TIMEOUT;
 use crate::mounting;
 use crate::plan::{Declared, Plan, Refusal, plan};
-use crate::start::Slice;
+use crate::start::{MOUNTS, Slice};
+use crate::verify;
 
-/// The file in the container's folder with the planned mounts.
-const MOUNTS: &str = "mounts";
-
-/// Runs a hook: `created|stopped --root DIR` from a configuration that `cgpu-runtime` has edited,
-/// or `plan|mount|clear [--config FILE]` or `bound` from a CDI specification. `arguments` do not
-/// include the word `hook`.
+/// Runs a hook: `created|started|stopped --root DIR` from a configuration that `cgpu-runtime` has
+/// edited, or `plan|mount|verify|clear [--config FILE]` or `bound` from a CDI specification.
+/// `arguments` do not include the word `hook`.
 ///
 /// # Errors
 /// The container must not start, or its folder cannot be removed.
@@ -40,13 +39,17 @@ pub fn run(arguments: &[OsString]) -> Result<()> {
         ["created", "--root", root] => {
             created(Path::new(root), &Folder::of(Path::new(root), state.id())?, *state.pid())
         }
+        ["started", "--root", root] => {
+            let folder = Folder::of(Path::new(root), state.id())?;
+            started(&folder, &planned(&folder)?, *state.pid())
+        }
         ["stopped", "--root", root] => Ok(Folder::of(Path::new(root), state.id())?.remove()?),
         ["bound"] => Ok(binding::check(&Bundle::at(state.bundle()).read()?)?),
         [what] => injected(what, &Config::load(None)?, &state),
         [what, "--config", file] => injected(what, &Config::load(Some(Path::new(file)))?, &state),
         _ => bail!(
-            "expected hook created|stopped --root DIR, hook plan|mount|clear [--config FILE], or \
-             hook bound"
+            "expected hook created|started|stopped --root DIR, hook plan|mount|verify|clear \
+             [--config FILE], or hook bound"
         ),
     }
 }
@@ -73,8 +76,7 @@ fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
                 return Ok(());
             };
             let ready = if slice.by_file {
-                let list = serde_json::to_vec(&slice.mounts)?;
-                slice.folder.put(MOUNTS, &list, 0o644).map_err(anyhow::Error::from)
+                slice.write_mounts()
             } else {
                 Err(Refusal(
                     "the image's loader reads no /etc/ld.so.preload: start the container with \
@@ -99,22 +101,40 @@ fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
         }
         "mount" => {
             let configuration = bundle.read()?;
-            let text = match fs::read(folder.path().join(MOUNTS)) {
-                Err(error)
-                    if error.kind() == ErrorKind::NotFound
-                        && needs_no_mounts(&configuration, &folder)? =>
-                {
-                    return Ok(());
-                }
-                text => text.context("cannot read the planned mounts of the slice")?,
-            };
-            let mounts: Vec<Mount> = serde_json::from_slice(&text)?;
+            if !folder.path().join(MOUNTS).exists() && needs_no_mounts(&configuration, &folder)? {
+                return Ok(());
+            }
             let root =
                 bundle.root(&configuration).context("config.json of the container has no root")?;
-            mounting::mount_all(&root, &mounts)
+            mounting::mount_all(&root, &planned(&folder)?)
         }
-        _ => bail!("expected plan, mount or clear, found {what}"),
+        // Without a plan the container has no slice, or `cgpu-runtime` checks it.
+        "verify" if !folder.path().join(MOUNTS).exists() => Ok(()),
+        "verify" => started(&folder, &planned(&folder)?, *state.pid()),
+        _ => bail!("expected plan, mount, verify or clear, found {what}"),
     }
+}
+
+/// Returns the mounts that were planned for the container.
+fn planned(folder: &Folder) -> Result<Vec<Mount>> {
+    let text = fs::read(folder.path().join(MOUNTS))
+        .context("cannot read the planned mounts of the slice")?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// Checks the files of a slice in the container's finished mount namespace. Ends the container
+/// where they are hidden: its program may run already, and some runtimes ignore this hook's error.
+fn started(folder: &Folder, mounts: &[Mount], pid: Option<i32>) -> Result<()> {
+    let pid = pid.context("the container's state has no process id")?;
+    let checked = verify::check(pid, mounts);
+    if checked.is_err() && folder.is_alive() {
+        if let Some(first) = Pid::from_raw(pid) {
+            // An error means that it has ended.
+            let _ = rustix::process::kill_process(first, Signal::KILL);
+        }
+        return checked;
+    }
+    Ok(())
 }
 
 /// Returns whether the container's folder is among its mounts already.

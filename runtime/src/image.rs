@@ -33,7 +33,7 @@ const LIBRARIES: &[&str] = &[
 /// The preload file of Nix's loader.
 const NIX_PRELOAD: &str = "/etc/ld-nix.so.preload";
 /// The preload files of all known loaders; glibc's default comes first.
-const PRELOADS: &[&str] = &["/etc/ld.so.preload", NIX_PRELOAD];
+pub const PRELOADS: &[&str] = &["/etc/ld.so.preload", NIX_PRELOAD];
 /// Nix's package folder. Programs in it name a loader there, whatever else the image has.
 const STORE: &str = "/nix/store";
 

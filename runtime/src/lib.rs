@@ -40,3 +40,4 @@ pub mod named;
 pub mod plan;
 pub mod start;
 pub mod tmpfs;
+pub mod verify;

@@ -8,9 +8,10 @@ use std::process::ExitCode;
 use anyhow::Result;
 use cgpu_runtime::config::Config;
 use cgpu_runtime::folder::Folder;
+use cgpu_runtime::handover::{self, Level};
 use cgpu_runtime::invocation::Invocation;
 use cgpu_runtime::start::Prepared;
-use cgpu_runtime::{handover, hook, start};
+use cgpu_runtime::{hook, start};
 
 /// Docker supports `--gpus` only if PATH has a program of this name. On a host with simulated GPUs
 /// a link of this name to `cgpu-runtime` enables it, and does nothing.
@@ -54,7 +55,7 @@ fn main() -> ExitCode {
 
 fn exit_code(outcome: Result<ExitCode>, invocation: Option<&Invocation>) -> ExitCode {
     outcome.unwrap_or_else(|error| {
-        handover::report(invocation, &format!("{error:#}"));
+        handover::report(invocation, Level::Error, &format!("{error:#}"));
         ExitCode::FAILURE
     })
 }
@@ -74,19 +75,19 @@ fn run(invocation: &Invocation) -> Result<ExitCode> {
     let (prepared, has_gpus) = match prepared {
         Prepared::Untouched => (None, false),
         Prepared::Gpus => (None, true),
-        Prepared::Slice(folder) => (Some(folder), true),
+        Prepared::Slice(slice) => (Some(slice), true),
     };
     let is_slice = prepared.is_some() || folder.as_ref().is_some_and(Folder::exists);
     let configured = invocation.next.as_deref().or(config.runtime.as_deref());
     let next = handover::next(configured, (is_slice || has_gpus) && config.sim.is_none())?;
     match (invocation.command.as_deref(), prepared) {
-        (Some("create"), Some(folder)) => {
+        (Some("create"), Some(slice)) => {
             let status = handover::run(&next, invocation);
             if !status.as_ref().is_ok_and(std::process::ExitStatus::success) {
-                folder.remove()?;
-            } else if let Err(refusal) = start::follow(invocation, &config, &folder) {
+                slice.folder.remove()?;
+            } else if let Err(refusal) = start::follow(invocation, &config, &next, &slice) {
                 handover::undo(&next, invocation)?;
-                folder.remove()?;
+                slice.folder.remove()?;
                 return Err(refusal);
             }
             Ok(ExitCode::from(handover::exit_code(status?)))
@@ -109,8 +110,8 @@ fn run(invocation: &Invocation) -> Result<ExitCode> {
         // The hooks clean up.
         (_, prepared) => {
             let error = handover::exec(&next, invocation);
-            if let Some(folder) = prepared {
-                folder.remove()?;
+            if let Some(slice) = prepared {
+                slice.folder.remove()?;
             }
             Err(error)
         }

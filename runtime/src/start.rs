@@ -12,22 +12,26 @@ use oci_spec::runtime::Mount;
 
 use crate::binding;
 use crate::bundle::{self, Bundle};
-use crate::config::{self, Config};
-use crate::edit::{self, Additions, Configuration, bind, hook};
-use crate::files::Files;
+use crate::config::{self, Config, SIMULATED};
+use crate::edit::{self, Additions, Configuration, HOOKS, OWN_HOOKS, SHIM, bind, hook};
+use crate::files::{self, Files};
 use crate::folder::{Folder, FolderSpec, GpuCapacity};
 use crate::gpus::{self, NoInventory};
-use crate::handover;
+use crate::handover::{self, Level};
 use crate::hook::created;
 use crate::image::{self, Image};
 use crate::invocation::Invocation;
 use crate::named::Named;
 use crate::plan::{Declared, HostGpu, Plan, Refusal, plan};
+use crate::verify;
 
-/// The shim's path inside.
-pub const SHIM: &str = "/run/cgpu/libcgpu.so";
 /// The folder with the states of simulated GPUs, inside.
 const STATES: &str = "sim";
+/// The file in a container's folder with its mounts, for the hooks.
+pub(crate) const MOUNTS: &str = "mounts";
+/// A container without a filter of system calls.
+const NO_SECCOMP: &str = "the container has no seccomp filter, so its programs may hide cgpu's \
+    files from themselves (unshare, mount) and leave their limits; use the engine's default profile";
 /// A link to the state that the simulated driver uses if no variable names one.
 const STATE: &str = "simulated";
 
@@ -38,8 +42,8 @@ pub enum Prepared {
     Untouched,
     /// A pod gets its GPUs without a limit: the node does not enforce limits.
     Gpus,
-    /// It has a slice, in this folder.
-    Slice(Folder),
+    /// It has a slice.
+    Slice(Slice),
 }
 
 /// Prepares a slice for the container, if its variables request one.
@@ -48,7 +52,8 @@ pub enum Prepared {
 /// The container must not be started; the message says why.
 pub fn prepare(invocation: &Invocation, config: &Config) -> Result<Prepared> {
     let bundle = Bundle::of(invocation)?;
-    let original = bundle.read()?;
+    let mut original = bundle.read()?;
+    let was_edited = original.remove_former();
     let bound = binding::bound(&original, config)?;
     let is_bound = bound.is_some();
     let configuration = bound.unwrap_or(original);
@@ -63,58 +68,55 @@ pub fn prepare(invocation: &Invocation, config: &Config) -> Result<Prepared> {
         None
     };
     let Some(slice) = slice else {
-        if !is_bound {
-            return Ok(Prepared::Untouched);
+        if is_bound || was_edited {
+            bundle.write(&configuration)?;
         }
-        bundle.write(&configuration)?;
-        return Ok(Prepared::Gpus);
+        return Ok(if is_bound { Prepared::Gpus } else { Prepared::Untouched });
     };
+    if !configuration.has_seccomp() {
+        handover::report(Some(invocation), Level::Warning, NO_SECCOMP);
+    }
     let written = slice
-        .added_to(configuration, config, Hooks::needed(invocation))
+        .added_to(configuration, config, needed_hooks(invocation))
         .and_then(|configuration| bundle.write(&configuration));
     if let Err(error) = written {
         let _ = slice.folder.remove();
         return Err(error);
     }
-    Ok(Prepared::Slice(slice.folder))
+    Ok(Prepared::Slice(slice))
 }
 
-/// The hooks that a configuration needs. Each is a process that the next runtime waits for.
-#[derive(Clone, Copy)]
-struct Hooks {
-    created: bool,
-    stopped: bool,
-}
-
-impl Hooks {
-    fn needed(invocation: &Invocation) -> Self {
-        let created = !is_followed(invocation);
-        // podman deletes a container without its own `--runtime-flag`, and so without the
-        // configuration given there: the hook finds the folder.
-        Self { created, stopped: created || invocation.config.is_some() }
-    }
-}
-
-/// Returns whether this process is still there when the container has been made, and learns its
-/// first process. This is how engines create containers, which they also delete through
-/// `cgpu-runtime`.
-fn is_followed(invocation: &Invocation) -> bool {
-    invocation.command.as_deref() == Some("create") && invocation.pid_file.is_some()
+/// Returns which of [`edit::OWN_HOOKS`] a configuration needs. Each is a process that the next
+/// runtime waits for.
+fn needed_hooks(invocation: &Invocation) -> [bool; 3] {
+    // After `create`, this process is still there.
+    let starts = invocation.command.as_deref() != Some("create");
+    // Engines name a file for the first process, and delete through `cgpu-runtime`. But podman
+    // deletes without its own `--runtime-flag`, and so without the configuration given there: the
+    // hook finds the folder.
+    let stops = starts || invocation.pid_file.is_none() || invocation.config.is_some();
+    [starts, starts, stops]
 }
 
 /// Does what the hooks would do, after a container is made and before it is started.
 ///
 /// # Errors
 /// The container must not be started.
-pub fn follow(invocation: &Invocation, config: &Config, folder: &Folder) -> Result<()> {
-    let Some(file) = invocation.pid_file.as_deref().filter(|_| is_followed(invocation)) else {
-        return Ok(());
+pub fn follow(invocation: &Invocation, config: &Config, next: &Path, slice: &Slice) -> Result<()> {
+    let pid = first_process(invocation, next)?;
+    verify::check(pid, &slice.mounts)?;
+    created(&config.root, &slice.folder, Some(pid))
+}
+
+fn first_process(invocation: &Invocation, next: &Path) -> Result<i32> {
+    let Some(file) = invocation.pid_file.as_deref() else {
+        let state = handover::state(next, invocation).context("the next runtime has no state")?;
+        return state.pid().context("the container's state has no process id");
     };
     let text =
-        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let pid =
-        text.trim().parse().with_context(|| format!("{} has no process id", file.display()))?;
-    created(&config.root, folder, Some(pid))
+        files::read_named(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let pid = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok());
+    pid.with_context(|| format!("{} has no process id", file.display()))
 }
 
 /// Prepares a process that an engine starts in a running container: with the preload variable, if
@@ -126,14 +128,14 @@ pub fn follow(invocation: &Invocation, config: &Config, folder: &Folder) -> Resu
 pub fn prepare_exec(invocation: &Invocation, folder: Option<&Folder>, next: &Path) -> Result<()> {
     let Some(file) = invocation.process.as_deref() else { return Ok(()) };
     let preloads = folder.is_some_and(Folder::preloads_by_variable);
-    let mut text = match std::fs::read(file) {
+    let mut text = match files::read_named(file) {
         Err(_) if !preloads => return Ok(()),
         text => text.with_context(|| format!("cannot read {}", file.display()))?,
     };
     // Variables describe a slice but do not enforce it, so a configuration that cannot be read does
     // not fail a probe.
-    let bundle = binding::names_slice(&text).then(|| handover::bundle(next, invocation)).flatten();
-    let slice = bundle.and_then(|bundle| Bundle::at(&bundle).read().ok());
+    let state = binding::names_slice(&text).then(|| handover::state(next, invocation)).flatten();
+    let slice = state.and_then(|state| Bundle::at(state.bundle()).read().ok());
     if let Some(slice) = &slice {
         text = edit::bound_as(&text, slice, &LIMIT_VARIABLES)?;
     }
@@ -218,19 +220,30 @@ impl Slice {
         &self,
         configuration: Configuration,
         config: &Config,
-        needed: Hooks,
+        needed: [bool; 3],
     ) -> Result<Configuration> {
         let program = config::own_program()?;
         let root = config.root.to_string_lossy();
-        let ours = |needed: bool, what: &str| {
-            needed.then(|| hook(&program, &["hook", what, "--root", &root].map(str::to_owned)))
-        };
+        let hooks = OWN_HOOKS.iter().zip(HOOKS).zip(needed).filter(|(_, needed)| *needed);
+        let hooks = hooks.map(|((what, list), _)| (list, hook(&program, &[what, "--root", &root])));
+        let hooks: Vec<_> = hooks.collect();
+        if !hooks.is_empty() {
+            self.write_mounts()?;
+        }
         Ok(configuration.with(&Additions {
             mounts: self.mounts.clone(),
-            created: ours(needed.created, "created"),
-            stopped: ours(needed.stopped, "stopped"),
+            hooks,
             preload: (!self.by_file).then(|| SHIM.to_owned()),
         }))
+    }
+
+    /// Writes its mounts into its folder, for the hooks.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn write_mounts(&self) -> Result<()> {
+        self.folder.put(MOUNTS, &serde_json::to_vec(&self.mounts)?, 0o644)?;
+        Ok(())
     }
 }
 
@@ -378,7 +391,7 @@ fn simulator(folder: &Folder, config: &Config, list: &str, libraries: &Path) -> 
     )?;
     let mut mounts =
         vec![bind(&config.states(), &format!("{}/{STATES}", paths::RUN), &["rw", "noexec"])];
-    for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+    for name in SIMULATED {
         let library = config.simulated(name)?;
         mounts.push(bind(&library, &libraries.join(name).to_string_lossy(), &["ro"]));
     }

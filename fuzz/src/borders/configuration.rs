@@ -4,7 +4,9 @@
 //! requested.
 
 use cgpu_kubernetes_core::binding::LIMIT_VARIABLES;
-use cgpu_runtime::edit::{Additions, Configuration, bind, hook, preloading};
+use cgpu_runtime::edit::{
+    Additions, Configuration, HOOKS, OWN_HOOKS, bind, hook, preloading,
+};
 use cgpu_runtime::plan::{Declared, HostGpu, Plan, plan};
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
@@ -42,10 +44,8 @@ fn check_kept(path: &str, before: &Value, after: &Value) {
         ("" | "/hooks" | "/process", Value::Object(before), Value::Object(after)) => {
             let others = after.keys().filter(|name| !before.contains_key(*name));
             let may = |name: &String| {
-                matches!(
-                    name.as_str(),
-                    "mounts" | "hooks" | "process" | "createRuntime" | "poststop" | "env"
-                )
+                HOOKS.contains(&name.as_str())
+                    || matches!(name.as_str(), "mounts" | "hooks" | "process" | "env")
             };
             assert!(others.into_iter().all(may), "{after:?}");
             for (name, value) in before {
@@ -53,7 +53,7 @@ fn check_kept(path: &str, before: &Value, after: &Value) {
             }
         }
         (
-            "/mounts" | "/hooks/createRuntime" | "/hooks/poststop",
+            "/mounts" | "/hooks/createRuntime" | "/hooks/poststart" | "/hooks/poststop",
             Value::Array(before),
             Value::Array(after),
         ) => {
@@ -78,6 +78,7 @@ fn check_kept(path: &str, before: &Value, after: &Value) {
             | "/hooks"
             | "/process"
             | "/hooks/createRuntime"
+            | "/hooks/poststart"
             | "/hooks/poststop"
             | "/process/env",
             Value::Null,
@@ -184,8 +185,11 @@ pub(crate) fn check(input: &[u8]) {
     let own = ["/run/cgpu", "/run/cgpu/libcgpu.so", "/etc/ld.so.preload"];
     let additions = |preload: Option<&str>| Additions {
         mounts: own.map(|to| bind(Path::new("/run/cgpu/containers/x"), to, &["ro"])).to_vec(),
-        created: Some(hook(Path::new("/usr/bin/cgpu-runtime"), &["hook".into(), "created".into()])),
-        stopped: Some(hook(Path::new("/usr/bin/cgpu-runtime"), &["hook".into(), "stopped".into()])),
+        hooks: HOOKS
+            .into_iter()
+            .zip(OWN_HOOKS)
+            .map(|(list, what)| (list, hook(Path::new("/usr/bin/cgpu-runtime"), &[what])))
+            .collect(),
         preload: preload.map(str::to_owned),
     };
     for preload in [None, Some("/run/cgpu/libcgpu.so")] {
@@ -207,6 +211,13 @@ pub(crate) fn check(input: &[u8]) {
             };
             assert!(edited.variables().iter().any(is_ours));
         }
-        assert_eq!(again.with(&additions).text(), edited.text(), "a second time changes nothing");
+        // A bundle may be used again, any number of times.
+        let renewed = |text: &[u8]| {
+            let mut former = Configuration::parse(text).expect("what we write can be read");
+            assert!(former.remove_former());
+            former.with(&additions).text()
+        };
+        let once = renewed(&edited.text());
+        assert_eq!(renewed(&once), once, "another time changes nothing");
     }
 }

@@ -9,8 +9,9 @@ fn additions() -> Additions {
             bind(Path::new("/run/cgpu/containers/a"), "/run/cgpu", &["ro", "noexec"]),
             bind(Path::new("/usr/lib/cgpu/libcgpu.so"), "/run/cgpu/libcgpu.so", &["ro"]),
         ],
-        created: Some(hook(Path::new("/usr/bin/cgpu-runtime"), &["hook".into(), "created".into()])),
-        stopped: Some(hook(Path::new("/usr/bin/cgpu-runtime"), &["hook".into(), "stopped".into()])),
+        hooks: [("createRuntime", "created"), ("poststart", "started"), ("poststop", "stopped")]
+            .map(|(list, what)| (list, hook(Path::new("/usr/bin/cgpu-runtime"), &[what])))
+            .into(),
         preload: None,
     }
 }
@@ -31,8 +32,9 @@ fn additions_come_last_and_once() {
             {"big": 18_446_744_073_709_551_615_u64}}
     });
     let once = parse(&document).unwrap().with(&additions());
-    let twice = Configuration::parse(&once.text()).unwrap().with(&additions());
-    assert_eq!(once, twice);
+    let mut again = Configuration::parse(&once.text()).unwrap();
+    assert!(again.remove_former());
+    assert_eq!(once, again.with(&additions()));
     let text: Value = serde_json::from_slice(&once.text()).unwrap();
     assert_eq!(text["linux"], document["linux"]);
     assert_eq!(text["process"], document["process"]);
@@ -47,6 +49,57 @@ fn additions_come_last_and_once() {
         text["hooks"]["poststop"],
         json!([{"path": "/usr/bin/cgpu-runtime", "args": ["cgpu-runtime", "hook", "stopped"]}])
     );
+}
+
+/// The bundle of an earlier start, under another id, with another root and shim.
+#[test]
+fn additions_of_an_earlier_start_are_removed() {
+    let document = json!({
+        "process": {"env": ["PATH=/bin", "LD_PRELOAD=/x.so"]},
+        "root": {"path": "rootfs"},
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            // What users mount, in the forms of engines and CDI.
+            {"destination": "/run/cgpu", "type": "bind", "source": "/run/cgpu",
+                "options": ["rbind", "rprivate", "rw"]},
+            {"destination": "/etc/ld.so.preload", "type": "bind", "source": "/x",
+                "options": ["ro", "nosuid", "nodev", "bind"]},
+            {"destination": "/data", "type": "bind", "source": "/data",
+                "options": ["bind", "nosuid", "nodev", "ro"]},
+        ],
+        "hooks": {
+            "createRuntime": [{"path": "/b/cgpu-runtime", "args": ["cgpu-runtime", "hook", "plan"]}],
+            "poststart": [],
+            "poststop": [{"path": "/bin/sh", "args": ["sh", "hook", "stopped"]}]
+        }
+    });
+    let mut original = parse(&document).unwrap();
+    assert!(!original.remove_former());
+    assert_eq!(original, parse(&document).unwrap());
+    let mut additions = additions();
+    additions.preload = Some(SHIM.into());
+    additions.mounts.extend([
+        bind(Path::new("/old/containers/b/ld.so.preload"), "/etc/ld.so.preload", &["ro", "noexec"]),
+        bind(Path::new("/old/sim/libcuda.so.1"), "/usr/lib64/libcuda.so.1", &["ro"]),
+    ]);
+    let mut edited = original.clone().with(&additions).with(&additions);
+    assert!(edited.remove_former());
+    assert_eq!(edited, original);
+    // The variable goes with its last library.
+    let mut alone = parse(&json!({"process": {"env": ["A=1"]}})).unwrap().with(&additions);
+    assert!(alone.remove_former());
+    assert_eq!(alone.variables(), ["A=1"]);
+}
+
+#[test]
+fn seccomp_is_an_object() {
+    for (linux, expected) in [
+        (json!({"seccomp": {"defaultAction": "SCMP_ACT_ERRNO"}}), true),
+        (json!({"seccomp": null}), false),
+        (json!({}), false),
+    ] {
+        assert_eq!(parse(&json!({ "linux": linux })).unwrap().has_seccomp(), expected, "{linux}");
+    }
 }
 
 #[test]
@@ -106,6 +159,8 @@ fn ambiguous_names_are_refused() {
         json!({"proce\u{17f}s": {"env": ["ALIYUN_COM_GPU_MEM_CONTAINER=1"]}}),
         json!({"mounts": [{"Destination": "/etc", "type": "bind", "source": "/x"}]}),
         json!({"Linux": {"maskedPaths": ["/etc/ld.so.preload"]}}),
+        json!({"linux": {"Seccomp": {}}}),
+        json!({"hooks": {"Poststart": []}}),
         json!({"linux": {"MaskedPaths": ["/etc/ld.so.preload"]}}),
         json!({"linux": {"maskedPaths": "/etc/ld.so.preload"}}),
         json!({"linux": {"maskedPaths": [["/etc"]]}}),
@@ -169,6 +224,7 @@ fn any_json() -> impl Strategy<Value = Value> {
             "mounts",
             "hooks",
             "createRuntime",
+            "poststart",
             "poststop",
             "prestart",
             "linux",
@@ -209,7 +265,7 @@ proptest! {
                 "hooks" => {
                     for (kind, hooks) in before.as_object().into_iter().flatten() {
                         let before = hooks.as_array().cloned().unwrap_or_default();
-                        if matches!(kind.as_str(), "createRuntime" | "poststop") {
+                        if HOOKS.contains(&kind.as_str()) {
                             let after = after[kind].as_array().unwrap();
                             prop_assert_eq!(&after[..before.len()], &before[..]);
                         } else {

@@ -46,7 +46,8 @@ impl Runtime {
 }
 
 /// Finds a program in PATH and in the usual folders of administrators' programs.
-pub(crate) fn find(name: &str) -> Option<PathBuf> {
+#[must_use]
+pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain([
         "/usr/sbin".into(),
@@ -325,24 +326,54 @@ pub fn furnish(fixture: &Fixture, rootfs: &Path) {
     for folder in ["bin", "etc", "proc", "dev", "sys", "tmp", "run"] {
         fs::create_dir_all(rootfs.join(folder)).expect("a folder");
     }
-    let tools = ["sh", "sleep", "env", "cat", "true", "ls"]
+    let tools = ["sh", "sleep", "env", "cat", "true", "ls", "unshare", "mount"]
         .map(|name| find(name).unwrap_or_else(|| panic!("no {name}")));
     let ours = ["init", "meminfo", "alloc_fill", "visible", "hold", "worker"]
         .map(|name| fixture.dist().program(name));
-    let mut libraries = BTreeSet::new();
-    for program in tools.iter().chain(&ours) {
+    install(rootfs, &[&tools[..], &ours].concat());
+    let preloaded = ["libcgpu.so", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"];
+    copy_libraries(rootfs, &preloaded.map(|library| fixture.dist().file(library)));
+}
+
+/// Copies programs of this host into an image, with their libraries.
+pub fn install(rootfs: &Path, programs: &[PathBuf]) {
+    for program in programs {
         fs::copy(program, rootfs.join("bin").join(program.file_name().expect("a name")))
             .expect("a copy");
-        libraries.extend(needed(program));
     }
-    for library in ["libcgpu.so", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"] {
-        libraries.extend(needed(&fixture.dist().file(library)));
-    }
+    copy_libraries(rootfs, programs);
+}
+
+/// Copies what these files need from the host, each at its path there.
+fn copy_libraries(rootfs: &Path, files: &[PathBuf]) {
+    let libraries: BTreeSet<_> = files.iter().flat_map(|file| needed(file)).collect();
     for library in libraries {
         let to = rootfs.join(library.strip_prefix("/").expect("an absolute path"));
         fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
         fs::copy(&library, to).expect("a copy");
     }
+}
+
+/// Returns a filter that refuses what the engines' default profiles refuse to programs without
+/// CAP_SYS_ADMIN: namespaces and mounts.
+#[must_use]
+pub fn seccomp() -> Value {
+    let refused = [
+        "unshare",
+        "setns",
+        "mount",
+        "umount2",
+        "pivot_root",
+        "open_tree",
+        "move_mount",
+        "fsopen",
+        "fsconfig",
+        "fsmount",
+        "fspick",
+        "mount_setattr",
+    ];
+    json!({"defaultAction": "SCMP_ACT_ALLOW",
+           "syscalls": [{"names": refused, "action": "SCMP_ACT_ERRNO"}]})
 }
 
 /// Returns the libraries that the loader finds for a program, the loader included.

@@ -21,7 +21,8 @@ mod terminal;
 
 pub use child::{Child, Outcome};
 pub use containers::{
-    OciContainer, OciHost, Runtime, configuration, furnish, is_reachable, needed,
+    OciContainer, OciHost, Runtime, configuration, find, furnish, install, is_reachable, needed,
+    seccomp,
 };
 pub use dist::Dist;
 pub use docker::{Client, Docker};

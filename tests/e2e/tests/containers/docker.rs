@@ -87,6 +87,28 @@ fn four_gpus_have_four_limits_as_documented() {
 }
 
 #[test]
+fn default_seccomp_profile_keeps_programs_from_hiding_the_shim() {
+    let test = "docker::default_seccomp_profile_keeps_programs_from_hiding_the_shim";
+    let fixture = Fixture::new(T4);
+    let Some(docker) = Docker::start(test, &fixture, T4) else { return };
+    let run = |option: &[&str], script: &str| {
+        let request = SIX.iter().flat_map(|variable| ["-e", *variable]).collect::<Vec<_>>();
+        let image = [docker.image(), "sh", "-c", script];
+        docker.run(&[&["run", "--rm", "--network=none"], option, &request, &image].concat())
+    };
+    let hide = "mount --bind /dev/null /etc/ld.so.preload && exec init";
+    let in_namespace = format!("unshare -Urm sh -c '{hide}'");
+    for script in [hide, &in_namespace] {
+        let outcome = run(&[], script);
+        assert!(outcome.code() != Some(0) && outcome.stdout.is_empty(), "{outcome:?}");
+    }
+    // A host with AppArmor or without user namespaces closes this way all the same.
+    let open = run(&["--security-opt", "seccomp=unconfined"], &in_namespace);
+    assert!(open.code() != Some(0) || open.number("total") > 6043 * MIB, "{open:?}");
+    assert_eq!(run(&[], "init").exits(0).number("total"), 6043 * MIB);
+}
+
+#[test]
 fn limits_hold_in_confined_containers() {
     let fixture = Fixture::new(T4);
     let Some(docker) = Docker::start("docker::limits_hold_in_confined_containers", &fixture, T4)

@@ -37,6 +37,7 @@ macro_rules! with_each_runtime {
 }
 
 mod borders;
+mod hostile;
 
 with_each_runtime! {
     two_containers_share_a_gpu
@@ -89,6 +90,24 @@ fn find(folder: &Path, name: &str) -> Option<PathBuf> {
         let is_it = path.file_name().is_some_and(|other| other == name);
         if is_it { Some(path) } else { find(&path, name) }
     })
+}
+
+/// Adds a loader to an image, `/opt/loader`, that was built for another prefix.
+fn add_foreign_loader(rootfs: &Path) {
+    let usual = ["lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1"];
+    let usual = usual.iter().map(|name| rootfs.join(name)).find(|file| file.exists());
+    let mut bytes = fs::read(usual.expect("a loader")).expect("a loader");
+    let (known, other) = (b"/etc/ld.so.preload", b"/opt/ld.so.preload");
+    for at in 0..bytes.len() - known.len() {
+        if bytes[at..].starts_with(known) {
+            bytes[at..at + other.len()].copy_from_slice(other);
+        }
+    }
+    let loader = rootfs.join("opt/loader");
+    fs::create_dir_all(rootfs.join("opt")).expect("a folder");
+    fs::write(&loader, bytes).expect("a loader");
+    let runnable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&loader, runnable).expect("it is ours");
 }
 
 fn mounts_below(folder: &str) -> Vec<String> {

@@ -30,6 +30,12 @@ fn containers_have_their_slices_and_names() {
         refused.code() != Some(0) && refused.stderr.contains("is `six`, expected"),
         "{refused:?}"
     );
+    let masked = ["--security-opt", "mask=/proc/self/root/etc/ld.so.preload"];
+    let hidden = podman.run(&[&beside[..], &masked].concat(), &["init"], false);
+    assert!(
+        hidden.code() != Some(0) && hidden.stderr.contains("would not open cgpu's file at /etc"),
+        "{hidden:?}"
+    );
     podman.command(&["rm", "--force", "--time", "0", "trainer"]).exits(0);
     is_clean(&fixture);
     // A container that exits is cleaned up by a process of conmon, which does not pass on the
