@@ -442,6 +442,7 @@ fn fuzz_all(run: &mut Run) -> Result<()> {
             if !passed {
                 eprintln!("fuzz: {border} failed; see {}", output.display());
             }
+            run.report.record(format!("fuzz {border}"), f64::from(FUZZ_SECONDS));
             run.count(passed);
         }
     }
