@@ -1,11 +1,10 @@
 //! What `cgpu-runtime` records of a container beside its region, as far as users see it. The
 //! container can write anything there.
 
-use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use cgpu_shm::regular_file;
 use serde::Deserialize;
 
 /// The file in the container's directory.
@@ -29,13 +28,7 @@ pub fn image(dir: &Path) -> Option<String> {
 /// are not waited for.
 #[must_use]
 pub fn read_text(path: &Path) -> Option<String> {
-    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
-    // The flags are small positive numbers.
-    #[allow(clippy::cast_possible_wrap)]
-    let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path).ok()?;
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
+    let file = regular_file::open_no_follow(path).ok()?;
     let mut bytes = Vec::new();
     file.take(MAX_TEXT).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())

@@ -27,7 +27,6 @@
 //! expected.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::ErrorKind;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
@@ -36,6 +35,7 @@ use anyhow::{Context, Result, anyhow};
 use cgpu_client::device_id::DeviceId;
 use cgpu_scheduler::tuning::Tuning;
 use cgpu_shm::paths;
+use cgpu_shm::regular_file;
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
 use serde::Deserialize;
@@ -258,7 +258,7 @@ impl Config {
     /// range, or no root is known.
     pub fn load(source: Sources) -> Result<Self> {
         let name = source.path.clone().unwrap_or_else(|| paths::MONITOR_CONFIG.into());
-        let text = match fs::read_to_string(&name) {
+        let text = match regular_file::read_to_string(&name) {
             Err(error) if source.path.is_none() && error.kind() == ErrorKind::NotFound => {
                 String::new()
             }
@@ -342,6 +342,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn load(text: &str) -> Result<Config> {

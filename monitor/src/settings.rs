@@ -1,14 +1,16 @@
 //! Settings made at run time, which survive a restart: one JSON file, replaced as a whole.
 //!
 //! It contains only what was set; for the rest the configuration counts, then the default. A file
-//! that cannot be parsed is renamed, so that it is neither ignored nor overwritten.
+//! that cannot be parsed, or is no regular file, is renamed, so that it is neither ignored nor
+//! overwritten.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use cgpu_shm::regular_file;
 use serde::{Deserialize, Serialize};
 
 /// Ranges of settings in the control tree, and of the configuration keys with the same names.
@@ -167,15 +169,17 @@ impl Settings {
     /// overwritten then.
     pub fn load(directory: &Path) -> io::Result<Found> {
         let path = directory.join(SETTINGS_FILE);
-        let text = match fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Found::Settings(Self::default()));
+        let found = match regular_file::read_to_string(&path) {
+            Ok(text) => Self::parse(&text),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::default()),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::InvalidData) =>
+            {
+                Err(error.to_string())
             }
             Err(error) => return Err(error),
         };
-        let understood = serde_json::from_slice::<Self>(&text).map_err(|error| error.to_string());
-        match understood.and_then(|settings| settings.check().map(|()| settings)) {
+        match found {
             Ok(settings) => Ok(Found::Settings(settings)),
             Err(reason) => {
                 let aside = directory.join(REFUSED_FILE);
@@ -188,6 +192,11 @@ impl Settings {
                 )))
             }
         }
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let settings: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        settings.check().map(|()| settings)
     }
 
     /// Checks that each value is within its range.
@@ -210,8 +219,19 @@ impl Settings {
     pub fn save(&self, directory: &Path) -> io::Result<()> {
         fs::create_dir_all(directory)?;
         let draft = directory.join(".settings.json");
-        fs::write(&draft, serde_json::to_vec_pretty(self)?)?;
-        fs::rename(draft, directory.join(SETTINGS_FILE))
+        let write = || {
+            // What a killed monitor left, or anything else.
+            match fs::remove_file(&draft) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            File::create_new(&draft)?.write_all(&serde_json::to_vec_pretty(self)?)?;
+            fs::rename(&draft, directory.join(SETTINGS_FILE))
+        };
+        write().inspect_err(|_| {
+            // A partial draft would take room on a full disk.
+            let _ = fs::remove_file(&draft);
+        })
     }
 
     /// Waits until the saved file is on the disk.
@@ -219,8 +239,8 @@ impl Settings {
     /// # Errors
     /// I/O errors.
     pub fn sync(directory: &Path) -> io::Result<()> {
-        fs::File::open(directory.join(SETTINGS_FILE))?.sync_all()?;
-        fs::File::open(directory)?.sync_all()
+        regular_file::open(&directory.join(SETTINGS_FILE))?.sync_all()?;
+        File::open(directory)?.sync_all()
     }
 }
 

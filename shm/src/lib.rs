@@ -88,6 +88,8 @@ mod record;
 #[cfg(not(loom))]
 pub mod region;
 #[cfg(not(loom))]
+pub mod regular_file;
+#[cfg(not(loom))]
 pub mod slices;
 #[cfg(not(loom))]
 pub mod snapshot;
