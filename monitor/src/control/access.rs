@@ -126,9 +126,33 @@ pub(crate) fn list(host: &Host, path: &str) -> Result<Vec<String>, Refusal> {
     }
 }
 
-/// Writes a node. The value is in force from the next step.
+/// Writes a node. The value is in force from the next step. If it cannot be saved, nothing changes:
+/// a value that the next monitor would silently not have must not be in force.
 pub(crate) fn set(host: &mut Host, now: Nanos, path: &str, value: &str) -> Result<(), Refusal> {
-    match node(host, path)? {
+    let node = node(host, path)?;
+    let before = host.all_settings();
+    let changed = change(host, node, path, value).and_then(|()| {
+        host.try_save_settings().map_err(|error| {
+            let state = host.state.display();
+            let message =
+                format!("Cannot save the settings in {state}: {error}. The old value applies.");
+            Refusal::new(Errno::EIO, message)
+        })
+    });
+    match changed {
+        Ok(()) => {
+            if let Node::Memsize(_, tenant) = node {
+                host.set_limits(tenant);
+            }
+            host.apply_settings(now);
+        }
+        Err(_) => host.restore_settings(before),
+    }
+    changed
+}
+
+fn change(host: &mut Host, node: Node, path: &str, value: &str) -> Result<(), Refusal> {
+    match node {
         Node::Root | Node::Gpu(_) | Node::Container(..) => {
             return refuse(Errno::EINVAL, format!("{path:?} is a folder and has no value."));
         }
@@ -174,7 +198,6 @@ pub(crate) fn set(host: &mut Host, now: Nanos, path: &str, value: &str) -> Resul
             } else {
                 memsize.insert(uuid, wanted);
             }
-            host.set_limits(tenant);
         }
         Node::Weight(_, tenant) => {
             let wanted = small(value, &bounds::WEIGHT)?;
@@ -187,8 +210,6 @@ pub(crate) fn set(host: &mut Host, now: Nanos, path: &str, value: &str) -> Resul
             host.settings.containers.entry(container.id.clone()).or_default().high = Some(wanted);
         }
     }
-    host.apply_settings(now);
-    host.save_settings();
     Ok(())
 }
 

@@ -98,7 +98,8 @@ impl Host {
     /// Registers a container.
     ///
     /// # Errors
-    /// `EINVAL` for a value that is out of range, or a directory or process that does not exist.
+    /// `EINVAL` for a value that is out of range, a directory that is no container's, or a process
+    /// that does not exist.
     pub(crate) fn register(&mut self, registration: Registration) -> Result<TenantId, Refusal> {
         let invalid = |message: String| Refusal::new(Errno::EINVAL, message);
         let dir = fs::canonicalize(&registration.dir).ok().filter(|dir| dir.is_dir()).ok_or_else(
@@ -130,9 +131,20 @@ impl Host {
             None => None,
         };
         // Uses the path under which a scan finds it, if it does.
-        let within = paths::containers(&self.root).join(dir.file_name().unwrap_or_default());
-        let dir =
-            if fs::canonicalize(&within).is_ok_and(|other| other == dir) { within } else { dir };
+        let containers = paths::containers(&self.root);
+        let within = containers.join(dir.file_name().unwrap_or_default());
+        let dir = if fs::canonicalize(&within).is_ok_and(|other| other == dir) {
+            within
+        } else if dir.join("use").symlink_metadata().is_ok_and(|about| about.is_file()) {
+            dir
+        } else {
+            return Err(invalid(format!(
+                "{} is not a container's directory: expected one in {}, or one that has a region \
+                 (use).",
+                dir.display(),
+                containers.display()
+            )));
+        };
         let tenant = self.adopt(&dir, None);
         let Some(container) = self.containers.get_mut(&tenant) else {
             return Err(Refusal::new(Errno::EIO, "Cannot register the container."));

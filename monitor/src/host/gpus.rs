@@ -1,6 +1,7 @@
 //! The GPUs of the host: their list, their settings, their capacity.
 
 use std::collections::BTreeSet;
+use std::io;
 
 use cgpu_client::device_id::DeviceId;
 use cgpu_shm::units::{Bytes, Nanos};
@@ -11,7 +12,7 @@ use super::capacity::Capacity;
 use super::container::Container;
 use super::device_state::DeviceState;
 use crate::config::Start;
-use crate::settings::GpuSettings;
+use crate::settings::{GpuSettings, Settings};
 
 /// Most GPUs that are kept. A container can name sixteen, and may invent them where there is no
 /// NVML.
@@ -104,16 +105,43 @@ impl Host {
         self.settings.default_memsize.map_or(self.start.default_memsize, Bytes)
     }
 
-    pub(crate) fn save_settings(&mut self) {
-        for device in &self.devices {
-            self.settings.gpus.insert(device.uuid.to_string(), device.settings);
+    /// Saves the settings, after the end of a container or an upgrade: a failure is logged, and
+    /// they stay in force until this monitor ends.
+    pub(super) fn save_settings(&mut self) {
+        if let Err(error) = self.try_save_settings() {
+            tracing::warn!("cannot save the settings in {}: {error}", self.state.display());
         }
-        match self.settings.save(&self.state) {
-            Ok(()) => self.prober.sync(),
-            // They stay in force until this monitor ends.
-            Err(error) => {
-                tracing::warn!("cannot save the settings in {}: {error}", self.state.display())
-            }
+    }
+
+    /// Saves the settings, for a caller that reports the failure.
+    ///
+    /// # Errors
+    /// As [`Settings::save`].
+    pub(crate) fn try_save_settings(&mut self) -> io::Result<()> {
+        self.settings = self.all_settings();
+        self.settings.save(&self.state)?;
+        self.prober.sync();
+        Ok(())
+    }
+
+    /// Returns the settings with those of the GPUs.
+    pub(crate) fn all_settings(&self) -> Settings {
+        let mut settings = self.settings.clone();
+        let gpus = self.devices.iter().map(|device| (device.uuid.to_string(), device.settings));
+        settings.gpus.extend(gpus);
+        settings
+    }
+
+    /// Puts settings in force, with those of GPUs and containers that they contain.
+    pub(crate) fn restore_settings(&mut self, settings: Settings) {
+        self.settings = settings;
+        for at in 0..self.devices.len() {
+            self.devices[at].settings = self.saved_settings(self.devices[at].uuid);
+        }
+        for container in self.containers.values_mut() {
+            let set = self.settings.containers.get(&container.id);
+            container.weight = set.and_then(|set| set.weight);
+            container.high = set.and_then(|set| set.high);
         }
     }
 
