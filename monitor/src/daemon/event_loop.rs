@@ -30,6 +30,7 @@ use crate::control::answer;
 use crate::control::socket::Socket;
 use crate::control::tree::channel::RequestReceiver;
 use crate::host::{Change, Host, Process};
+use crate::service::Watchdog;
 
 /// Interval at which heartbeats are written and containers refreshed.
 const HEARTBEAT_INTERVAL: Nanos = Nanos::from_millis(100);
@@ -58,6 +59,7 @@ pub(super) struct EventLoop {
     /// One for each action; readable after a signal for it.
     signals: Vec<UnixStream>,
     next_heartbeat: Nanos,
+    watchdog: Watchdog,
     next_scan: Nanos,
     muted: Vec<TenantId>,
     accept_fails: bool,
@@ -93,6 +95,7 @@ impl EventLoop {
             config,
             signals,
             next_heartbeat: Nanos::ZERO,
+            watchdog: Watchdog::from_environment(),
             next_scan: Nanos::ZERO,
             muted: Vec::new(),
             accept_fails: false,
@@ -226,6 +229,7 @@ impl EventLoop {
 
     fn run_housekeeping(&mut self, time: Nanos) {
         self.next_heartbeat = time + HEARTBEAT_INTERVAL;
+        self.watchdog.feed(time);
         self.host.successor.check();
         if time >= self.next_scan {
             self.next_scan = time + SCAN_INTERVAL;

@@ -78,6 +78,20 @@ until_is 60 "its tree" test -e /run/cgpu_km/0/a/weight
 echo "killed: policy $(policy), weight $(cat /run/cgpu_km/0/a/weight), restarts $(systemctl show --property=NRestarts --value cgpu-monitor)"
 
 before=$(main)
+mkdir -p /run/systemd/system/cgpu-monitor.service.d
+printf '[Service]\nWatchdogSec=1\n' >/run/systemd/system/cgpu-monitor.service.d/watchdog.conf
+systemctl daemon-reload
+systemctl restart cgpu-monitor
+until_is 60 "its tree" test -e /run/cgpu_km/0/a/weight
+before=$(main)
+kill -STOP "$before"
+until_is 60 "the monitor's return" another_than "$before"
+until_is 60 "its tree" test -e /run/cgpu_km/0/a/weight
+echo "stopped: policy $(policy), weight $(cat /run/cgpu_km/0/a/weight), restarts $(systemctl show --property=NRestarts --value cgpu-monitor)"
+rm -r /run/systemd/system/cgpu-monitor.service.d
+systemctl daemon-reload
+
+before=$(main)
 sh /cgpu/deploy/install.sh /cgpu/dist
 until_is 60 "the successor" another_than "$before"
 echo "upgraded: policy $(policy), weight $(cat /run/cgpu_km/0/a/weight), restarts $(systemctl show --property=NRestarts --value cgpu-monitor)"
@@ -146,6 +160,7 @@ fn the_service_runs_under_a_real_systemd() {
             "a tenant: weight 4",
             "reloaded: the same process",
             "killed: policy 2, weight 4, restarts 1",
+            "stopped: policy 2, weight 4, restarts 1",
             "upgraded: policy 2, weight 4, restarts 1",
             "in the host's mount namespace",
             "NoNewPrivs:1 Seccomp:2",
