@@ -101,7 +101,8 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
             socket.end_when_replaced(TRANSFER_TIMEOUT);
             if let Some(tree) = tree {
                 tree.leave(TRANSFER_TIMEOUT, || {
-                    tree_requests.answer(|request, may_write| forward(&path, &request, may_write))
+                    let forward = |request, may_write| forward(&path, &request, may_write);
+                    while tree_requests.answer_one(forward).is_some() {}
                 });
             }
         }

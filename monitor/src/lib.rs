@@ -13,7 +13,8 @@
 //!
 //! A folder imports those below it. Every folder may import [`config`] (the configuration file),
 //! [`settings`] (settings made at run time), `nodes` (names in the control tree), [`upgrade`] (the
-//! state that an upgrade transfers) and `service` (the service manager).
+//! state that an upgrade transfers), `service` (the service manager) and `throttle` (other users'
+//! part of a thread's time).
 //!
 //! `cgpu-scheduler` decides whose turn it is. `cgpu-client` has the messages and the connection to
 //! a monitor, `cgpu-inventory` the reading of NVML's inventory and health.
@@ -31,6 +32,7 @@ mod nodes;
 mod probe;
 mod service;
 pub mod settings;
+mod throttle;
 pub mod upgrade;
 pub mod watcher;
 

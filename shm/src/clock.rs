@@ -72,6 +72,12 @@ fn convert(time: Nanos, from: Nanos, to: Nanos) -> Nanos {
     }
 }
 
+/// Returns the CPU time of the calling thread.
+#[must_use]
+pub fn thread_cpu() -> Nanos {
+    read(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
 /// Reads a clock of the system.
 #[must_use]
 pub fn read(clock: libc::clockid_t) -> Nanos {

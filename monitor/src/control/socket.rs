@@ -1,6 +1,6 @@
 //! The control socket: one request a line, one reply a line.
 //!
-//! Every user who can open it may read. Root and the monitor's own user may write: the kernel tells
+//! Every user that can open it may read. Root and the monitor's own user may write: the kernel tells
 //! the user of a connection.
 
 use std::collections::BTreeMap;
@@ -25,6 +25,9 @@ const RESERVED_CLIENTS: usize = 16;
 const MAX_CLIENTS_PER_USER: usize = 8;
 /// Time without a request after which a client can be replaced by a new one.
 const IDLE_TIMEOUT: Nanos = Nanos::from_millis(5000);
+/// Most connections that wait to be accepted. Each delays the next one by what a local user's
+/// connection costs in its part of the time.
+const BACKLOG: i32 = 64;
 /// Longest request, in bytes.
 const MAX_REQUEST: usize = 64 << 10;
 
@@ -49,8 +52,18 @@ struct Client {
     active: Nanos,
     /// Bytes received and not yet answered.
     line: Vec<u8>,
+    /// Length of the first request in `line`. None: it is not complete.
+    request: Option<usize>,
     /// Reply bytes not yet written.
     reply: Vec<u8>,
+}
+
+/// What a connection was.
+pub(crate) struct Accepted<'a> {
+    /// Whether its user may write; if not, its requests take a bounded part of the time.
+    pub(crate) may_write: bool,
+    /// The client's number and stream. None: it has closed, or was refused.
+    pub(crate) client: Option<(u64, &'a UnixStream)>,
 }
 
 impl Socket {
@@ -66,10 +79,7 @@ impl Socket {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let listener = UnixListener::bind(path)?;
-        listener.set_nonblocking(true)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
-        Ok(Self::new(path, listener))
+        Ok(Self::new(path, listen(path)?))
     }
 
     /// Replaces the socket of a monitor that has transferred its state: new clients connect to this
@@ -83,9 +93,7 @@ impl Socket {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let listener = UnixListener::bind(&draft)?;
-        listener.set_nonblocking(true)?;
-        fs::set_permissions(&draft, fs::Permissions::from_mode(0o666))?;
+        let listener = listen(&draft)?;
         fs::rename(&draft, path)?;
         Ok(Self::new(path, listener))
     }
@@ -110,13 +118,13 @@ impl Socket {
         }
     }
 
-    /// Writes the last replies and leaves the name to a successor. False: a client has not read its
-    /// reply.
+    /// Writes the last replies and leaves the name to a successor. False: a client that may write
+    /// has not read its reply. Other users' clients are not waited for.
     pub(crate) fn leave(&mut self, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
         loop {
             self.flush();
-            if self.clients.values().all(|client| client.reply.is_empty()) {
+            if self.clients.values().all(|client| !client.may_write || client.reply.is_empty()) {
                 self.is_left = true;
                 return true;
             }
@@ -131,11 +139,11 @@ impl Socket {
         &self.listener
     }
 
-    /// Accepts a client. Returns its number and its stream; none if it has closed or was refused.
+    /// Accepts a client.
     ///
     /// # Errors
     /// If none can be accepted now: no descriptors or no memory are left.
-    pub(crate) fn accept(&mut self, now: Nanos) -> io::Result<Option<(u64, &UnixStream)>> {
+    pub(crate) fn accept(&mut self, now: Nanos) -> io::Result<Accepted<'_>> {
         let mut stream = match self.listener.accept() {
             Ok((stream, _)) => stream,
             Err(error)
@@ -144,7 +152,7 @@ impl Socket {
                     ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted
                 ) =>
             {
-                return Ok(None);
+                return Ok(Accepted { may_write: false, client: None });
             }
             Err(error) => return Err(error),
         };
@@ -162,7 +170,7 @@ impl Socket {
                 // It is closed in any case.
                 let _ = stream.write(&line);
             }
-            return Ok(None);
+            return Ok(Accepted { may_write, client: None });
         }
         self.next += 1;
         let client = self.clients.entry(self.next).or_insert(Client {
@@ -171,9 +179,10 @@ impl Socket {
             may_write,
             active: now,
             line: Vec::new(),
+            request: None,
             reply: Vec::new(),
         });
-        Ok(Some((self.next, &client.stream)))
+        Ok(Accepted { may_write, client: Some((self.next, &client.stream)) })
     }
 
     /// Whether another client of this user can be accepted. At a limit, replaces the client that
@@ -219,14 +228,32 @@ impl Socket {
         self.clients.remove(&number);
     }
 
-    /// Whether a client has sent a request that was not answered.
-    pub(crate) fn is_behind(&self) -> bool {
-        self.clients.values().any(Client::is_behind)
+    /// Whether a client that may write, or one that may not, has sent a request that was not
+    /// answered.
+    pub(crate) fn is_behind(&self, may_write: bool) -> bool {
+        self.clients.values().any(|client| client.may_write == may_write && client.is_behind())
     }
 
-    /// Answers one more request of each such client.
-    pub(crate) fn catch_up(&mut self, host: &mut Host, now: Nanos) {
-        self.clients.retain(|_, client| !client.is_behind() || client.answer(host, now));
+    /// Answers one more request: of each client that may write, or of the one that may not and was
+    /// answered longest ago.
+    pub(crate) fn catch_up(&mut self, host: &mut Host, now: Nanos, may_write: bool) {
+        let behind = self
+            .clients
+            .iter()
+            .filter(|(_, client)| client.may_write == may_write && client.is_behind());
+        let numbers: Vec<u64> = if may_write {
+            behind.map(|(number, _)| *number).collect()
+        } else {
+            let longest = behind.min_by_key(|(_, client)| client.active);
+            longest.map(|(number, _)| *number).into_iter().collect()
+        };
+        for number in numbers {
+            let Some(client) = self.clients.get_mut(&number) else { continue };
+            client.active = now;
+            if !client.answer(host, now) {
+                self.clients.remove(&number);
+            }
+        }
     }
 }
 
@@ -235,6 +262,14 @@ impl Socket {
     pub(crate) fn flush(&mut self) {
         self.clients.retain(|_, client| client.write());
     }
+}
+
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind(path)?;
+    listener.set_nonblocking(true)?;
+    rustix::net::listen(&listener, BACKLOG)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
@@ -258,25 +293,33 @@ impl Client {
             Ok(0) => false,
             Ok(count) => {
                 self.line.extend_from_slice(&bytes[..count]);
+                self.find_request();
                 self.line.len() <= MAX_REQUEST
             }
             Err(error) => matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
         }
     }
 
+    fn find_request(&mut self) {
+        if self.request.is_none() {
+            self.request = self.line.iter().position(|byte| *byte == b'\n').map(|end| end + 1);
+        }
+    }
+
     /// Whether a complete request is unanswered, and the client has read its last reply.
     fn is_behind(&self) -> bool {
-        self.reply.is_empty() && self.line.contains(&b'\n')
+        self.reply.is_empty() && self.request.is_some()
     }
 
     /// Answers one request, if there is a complete one and the client has read its last reply.
     /// False: the connection is broken.
     fn answer(&mut self, host: &mut Host, now: Nanos) -> bool {
         if self.reply.is_empty()
-            && let Some(end) = self.line.iter().position(|byte| *byte == b'\n')
+            && let Some(length) = self.request.take()
         {
-            let rest = self.line.split_off(end + 1);
+            let rest = self.line.split_off(length);
             let line = std::mem::replace(&mut self.line, rest);
+            self.find_request();
             let reply = match serde_json::from_slice::<Request>(&line) {
                 Ok(request) => answer(host, now, request, self.may_write),
                 Err(error) => Reply::Refused(Refusal::new(

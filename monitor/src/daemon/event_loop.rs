@@ -2,8 +2,9 @@
 //!
 //! This thread gives the turns, so nothing here may block. NVML, `/proc` searches and syncing the
 //! disk are the prober's work (`probe.rs`); FUSE and the metrics endpoint have threads of their
-//! own; sockets and doorbells are never waited for. The following can still take time. All of it is
-//! rare, and none of it happens in a step of a GPU:
+//! own; sockets and doorbells are never waited for. What containers and other users can repeat
+//! without end is bounded by its CPU time (`throttle.rs`, `host/doorbell.rs`). The following can
+//! still take time. All of it is rare, and none of it happens in a step of a GPU:
 //!
 //! | what | when |
 //! |---|---|
@@ -15,12 +16,13 @@
 //! | a line of the log is written | standard error is a pipe or a socket that is full |
 
 use std::io::{ErrorKind, Read};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use anyhow::Result;
 use cgpu_scheduler::TenantId;
-use cgpu_shm::clock::{Clock, Monotonic};
+use cgpu_shm::clock::{Clock, Monotonic, thread_cpu};
 use cgpu_shm::units::Nanos;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 
@@ -31,6 +33,7 @@ use crate::control::socket::Socket;
 use crate::control::tree::channel::RequestReceiver;
 use crate::host::{Change, Host, Process};
 use crate::service::Watchdog;
+use crate::throttle::Throttle;
 
 /// Interval at which heartbeats are written and containers refreshed.
 const HEARTBEAT_INTERVAL: Nanos = Nanos::from_millis(100);
@@ -63,8 +66,24 @@ pub(super) struct EventLoop {
     next_scan: Nanos,
     muted: Vec<TenantId>,
     accept_fails: bool,
-    /// Whether the listener is not polled until the next heartbeat.
-    accept_paused: bool,
+    /// Connections of users that may not write.
+    users: Poll,
+    shared: [SharedSource; 3],
+}
+
+/// A source of events that any user of the host can cause. Those of users that may not write take
+/// a bounded part of the time.
+struct SharedSource {
+    source: Source,
+    throttle: Throttle,
+    /// Whether it is not polled until it is due.
+    is_paused: bool,
+}
+
+impl SharedSource {
+    fn new(source: Source) -> Self {
+        Self { source, throttle: Throttle::default(), is_paused: false }
+    }
 }
 
 impl EventLoop {
@@ -85,7 +104,9 @@ impl EventLoop {
             poll.add(&reader, Source::Signal(kind))?;
             signals.push(reader);
         }
+        let users = Poll::new()?;
         poll.add(socket.listener(), Source::Listener)?;
+        poll.add(&users, Source::Users)?;
         poll.add(&tree_requests, Source::Tree)?;
         Ok(Self {
             host,
@@ -99,7 +120,8 @@ impl EventLoop {
             next_scan: Nanos::ZERO,
             muted: Vec::new(),
             accept_fails: false,
-            accept_paused: false,
+            users,
+            shared: [Source::Listener, Source::Users, Source::Tree].map(SharedSource::new),
         })
     }
 
@@ -110,30 +132,40 @@ impl EventLoop {
             if time >= self.next_heartbeat {
                 self.run_housekeeping(time);
             }
+            // The sleep and what precedes it are part of an event's cost.
+            let mut start = thread_cpu();
             self.host.turns().run_due(time);
             self.apply_changes();
-            let behind = self.socket.is_behind();
-            let until =
-                if behind { time } else { self.host.turns().next_step().min(self.next_heartbeat) };
+            let resumed = self.resume(time);
+            let behind = self.socket.is_behind(true);
+            let users_behind = self.socket.is_behind(false) && !self.is_paused(Source::Users);
+            let until = if behind || users_behind {
+                time
+            } else {
+                self.host.turns().next_step().min(self.next_heartbeat).min(resumed)
+            };
             self.poll.wait(until, &mut ready)?;
             let time = Monotonic.now();
             if behind {
-                self.socket.catch_up(&mut self.host, time);
+                self.socket.catch_up(&mut self.host, time, true);
                 if self.has_transferred() {
                     return Ok(End::Transferred);
                 }
+            }
+            if users_behind {
+                self.socket.catch_up(&mut self.host, time, false);
+                self.charge(Source::Users, &mut start);
             }
             for source in ready.drain(..) {
                 let time = Monotonic.now();
                 match source {
                     Source::Signal(STOP) => return Ok(End::Stopped),
                     Source::Signal(kind) => self.handle_signal(time, kind),
-                    Source::Tree => {
-                        let host = &mut self.host;
-                        self.tree_requests
-                            .answer(|request, may_write| answer(host, time, request, may_write));
+                    Source::Tree | Source::Listener | Source::Users => {
+                        if !self.serve_shared(time, source)? {
+                            self.charge(source, &mut start);
+                        }
                     }
-                    Source::Listener => self.accept(time),
                     Source::Connection(number) => {
                         self.socket.serve(number, &mut self.host, time);
                         if self.has_transferred() {
@@ -158,26 +190,103 @@ impl EventLoop {
         }
     }
 
+    /// Serves one event of a source that any user can cause. Returns whether its user may write.
+    fn serve_shared(&mut self, time: Nanos, source: Source) -> Result<bool> {
+        Ok(match source {
+            Source::Listener => self.accept(time),
+            Source::Users => {
+                if let Some(Source::Connection(number)) = self.users.next_ready()? {
+                    self.socket.serve(number, &mut self.host, time);
+                }
+                false
+            }
+            _ => {
+                let host = &mut self.host;
+                self.tree_requests
+                    .answer_one(|request, may_write| answer(host, time, request, may_write))
+                    .unwrap_or(true)
+            }
+        })
+    }
+
     /// Accepts a client. Where the system is out of descriptors, tries again with the next
-    /// heartbeat: the listener stays readable.
-    fn accept(&mut self, time: Nanos) {
+    /// heartbeat: the listener stays readable. Returns whether the client may write.
+    fn accept(&mut self, time: Nanos) -> bool {
         match self.socket.accept(time) {
-            Ok(client) => {
+            Ok(accepted) => {
                 self.accept_fails = false;
-                if let Some((number, stream)) = client
-                    && let Err(error) = self.poll.add(stream, Source::Connection(number))
+                let poll = if accepted.may_write { &self.poll } else { &self.users };
+                let may_write = accepted.may_write;
+                if let Some((number, stream)) = accepted.client
+                    && let Err(error) = poll.add(stream, Source::Connection(number))
                 {
                     tracing::warn!("cannot poll a client's connection: {error}");
                     self.socket.dismiss(number);
                 }
+                may_write
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.accept_fails, true) {
                     tracing::warn!("cannot accept clients on the control socket: {error}");
                 }
-                self.poll.remove(self.socket.listener());
-                self.accept_paused = true;
+                let next = self.next_heartbeat;
+                self.pause(Source::Listener, |throttle| throttle.pause(next));
+                true
             }
+        }
+    }
+
+    /// Charges a source for the CPU time since `start`, which becomes the present one.
+    fn charge(&mut self, source: Source, start: &mut Nanos) {
+        let cpu = thread_cpu();
+        let (now, used) = (Monotonic.now(), cpu - std::mem::replace(start, cpu));
+        self.pause(source, |throttle| throttle.charge(now, used));
+    }
+
+    /// Changes a source's throttle, and polls the source no longer if it is not due.
+    fn pause(&mut self, source: Source, change: impl FnOnce(&mut Throttle)) {
+        let Some(shared) = self.shared.iter_mut().find(|shared| shared.source == source) else {
+            return;
+        };
+        change(&mut shared.throttle);
+        if !shared.is_paused && shared.throttle.due() > Monotonic.now() {
+            shared.is_paused = true;
+            self.poll.remove(self.descriptor(source));
+        }
+    }
+
+    /// Polls the paused sources that are due. Returns when the next one is.
+    fn resume(&mut self, time: Nanos) -> Nanos {
+        let mut next = Nanos::MAX;
+        for at in 0..self.shared.len() {
+            let SharedSource { source, ref throttle, is_paused } = self.shared[at];
+            if !is_paused {
+                continue;
+            }
+            if throttle.due() > time {
+                next = next.min(throttle.due());
+                continue;
+            }
+            match self.poll.add(self.descriptor(source), source) {
+                Ok(()) => self.shared[at].is_paused = false,
+                Err(error) => {
+                    tracing::warn!("cannot poll the control interface: {error}");
+                    self.shared[at].throttle.pause(self.next_heartbeat);
+                }
+            }
+        }
+        next
+    }
+
+    fn is_paused(&self, source: Source) -> bool {
+        self.shared.iter().any(|shared| shared.source == source && shared.is_paused)
+    }
+
+    fn descriptor(&self, source: Source) -> BorrowedFd<'_> {
+        match source {
+            Source::Listener => self.socket.listener().as_fd(),
+            Source::Users => self.users.as_fd(),
+            _ => self.tree_requests.as_fd(),
         }
     }
 
@@ -239,12 +348,6 @@ impl EventLoop {
         self.host.refresh_containers(time);
         self.host.turns().beat(time);
         self.socket.flush();
-        if std::mem::take(&mut self.accept_paused)
-            && let Err(error) = self.poll.add(self.socket.listener(), Source::Listener)
-        {
-            tracing::warn!("cannot poll the control socket: {error}");
-            self.accept_paused = true;
-        }
         for tenant in std::mem::take(&mut self.muted) {
             match self.host.containers.get(&tenant) {
                 Some(container) if container.doorbell.muted_until > time => self.muted.push(tenant),
@@ -258,8 +361,12 @@ impl EventLoop {
     }
 
     fn handle_doorbell(&mut self, tenant: TenantId) {
+        let start = thread_cpu();
         self.host.turns().notified(tenant);
-        let time = Monotonic.now();
+        let (time, used) = (Monotonic.now(), thread_cpu() - start);
+        if let Some(container) = self.host.containers.get_mut(&tenant) {
+            container.doorbell.charge(time, used);
+        }
         let container = self.host.containers.get(&tenant);
         if let Some(container) = container.filter(|container| container.doorbell.muted_until > time)
             && let Some(doorbell) =

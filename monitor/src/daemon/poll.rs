@@ -4,12 +4,13 @@
 //! the kernel (5.11) takes the deadline with the wait, a sleep is one system call instead of two.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use cgpu_shm::clock::{Clock, Monotonic};
 use cgpu_shm::units::Nanos;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
@@ -22,6 +23,8 @@ pub(crate) enum Source {
     Signal(u64),
     Tree,
     Listener,
+    /// Connections of users that may not write.
+    Users,
     Connection(u64),
     Doorbell(u64),
     RegistrantExit(u64),
@@ -41,6 +44,7 @@ impl Source {
             Self::Doorbell(number) => (4, number),
             Self::RegistrantExit(number) => (5, number),
             Self::ProcessExit(number) => (7, number),
+            Self::Users => (8, 0),
         };
         EventData::new_u64(kind << Self::KIND | number)
     }
@@ -56,6 +60,7 @@ impl Source {
             4 => Some(Self::Doorbell(number)),
             5 => Some(Self::RegistrantExit(number)),
             7 => Some(Self::ProcessExit(number)),
+            8 => Some(Self::Users),
             _ => None,
         }
     }
@@ -111,6 +116,18 @@ impl Poll {
         Ok(())
     }
 
+    /// Returns a source that is ready, each in turn, without sleeping. This set may be a source of
+    /// another one.
+    pub(crate) fn next_ready(&self) -> io::Result<Option<Source>> {
+        let mut this = [PollFd::new(&self.epoll, PollFlags::IN)];
+        if rustix::event::poll(&mut this, Some(&timespec(Nanos::ZERO)))? == 0 {
+            return Ok(None);
+        }
+        let mut events = Vec::with_capacity(1);
+        epoll::wait(&self.epoll, spare_capacity(&mut events), None)?;
+        Ok(events.first().and_then(|event| Source::of(event.data)))
+    }
+
     fn sleep(&mut self, until: Nanos, events: &mut Vec<Event>) -> rustix::io::Result<()> {
         if let Alarm::Timer { timer, set_for } = &mut self.alarm {
             set(timer, set_for, until)?;
@@ -136,6 +153,12 @@ impl Poll {
         epoll::add(&self.epoll, &timer, Source::Timer.data(), EventFlags::IN | EventFlags::ET)?;
         self.alarm = Alarm::Timer { timer, set_for: Nanos::MAX };
         Ok(())
+    }
+}
+
+impl AsFd for Poll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 }
 
@@ -195,6 +218,28 @@ mod tests {
     }
 
     #[test]
+    fn sources_in_a_set_of_their_own_are_served_in_turn() {
+        let users = Poll::new().unwrap();
+        let pairs: Vec<_> = (0..3).map(|_| UnixStream::pair().unwrap()).collect();
+        for (number, (reader, writer)) in (0..).zip(&pairs) {
+            users.add(reader, Source::Connection(number)).unwrap();
+            io::Write::write_all(&mut &*writer, b"x").unwrap();
+        }
+        let mut poll = Poll::new().unwrap();
+        poll.add(&users, Source::Users).unwrap();
+        let mut ready = Vec::new();
+        poll.wait(Nanos::MAX, &mut ready).unwrap();
+        assert_eq!(ready, [Source::Users]);
+        ready.clear();
+        // None is read, so each stays readable.
+        let served = (0..6).map(|_| users.next_ready().unwrap().unwrap());
+        let served: Vec<Source> = served.collect();
+        assert_eq!(served, [0, 1, 2, 0, 1, 2].map(Source::Connection));
+        drop(pairs);
+        assert_eq!(users.next_ready().unwrap(), None);
+    }
+
+    #[test]
     fn source_survives_a_round_trip_through_event_data() {
         for source in [
             Source::Timer,
@@ -205,6 +250,7 @@ mod tests {
             Source::Doorbell(3),
             Source::RegistrantExit(0),
             Source::ProcessExit(5),
+            Source::Users,
         ] {
             assert_eq!(Source::of(source.data()), Some(source));
         }

@@ -1,7 +1,7 @@
 //! Serves one resource over HTTP/1.1: `GET /metrics`. A connection has one request; all others are
 //! refused.
 //!
-//! It runs on one thread. A connection lasts at most [`TIMEOUT`], the head of a request has at most
+//! It runs on one thread, and accepts a connection every [`ACCEPT_INTERVAL`]. A connection lasts at most [`TIMEOUT`], the head of a request has at most
 //! [`MAX_HEAD`] bytes, and when [`MAX_CONNECTIONS`] are open the oldest is closed. So a client that
 //! sends garbage, sends nothing or does not read costs one descriptor for a bounded time.
 
@@ -33,6 +33,8 @@ const MAX_CONNECTIONS: usize = 32;
 /// Longest head of a request, in bytes.
 const MAX_HEAD: usize = 8 << 10;
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval between two connections at least. Any local user can make them.
+const ACCEPT_INTERVAL: Duration = Duration::from_millis(2);
 /// Interval between two tries to accept while the process has no descriptor left.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -71,6 +73,7 @@ async fn accept(
         open.push_back(spawn_local(async move {
             let _ = timeout(TIMEOUT, converse(stream, reply)).await;
         }));
+        sleep(ACCEPT_INTERVAL).await;
     }
 }
 

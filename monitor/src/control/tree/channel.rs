@@ -40,7 +40,9 @@ pub(crate) struct RequestReceiver {
 /// # Errors
 /// When there are no descriptors left.
 pub(crate) fn open() -> io::Result<(RequestSender, RequestReceiver)> {
-    let wakeup = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    // Readable as long as a request is pending.
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
+    let wakeup = Arc::new(eventfd(0, flags)?);
     let (sender, requests) = sync_channel(MAX_PENDING);
     Ok((
         RequestSender { requests: sender, wakeup: Arc::clone(&wakeup) },
@@ -70,18 +72,18 @@ impl RequestSender {
 }
 
 impl RequestReceiver {
-    /// Answers the pending requests. One that has timed out is dropped.
-    pub(crate) fn answer(&self, mut answer: impl FnMut(Request, bool) -> Reply) {
-        let mut count = [0; 8];
-        // Only the wake-up matters, not the count.
-        let _ = rustix::io::read(&*self.wakeup, &mut count);
-        for pending in self.requests.try_iter() {
-            if pending.until > Monotonic.now() {
-                let reply = answer(pending.request, pending.may_write);
-                // The caller may no longer wait for it.
-                let _ = pending.reply.try_send(reply);
-            }
+    /// Answers one pending request; one that has timed out is dropped. Returns whether its user may
+    /// write. None: no request is pending.
+    pub(crate) fn answer_one(&self, answer: impl FnOnce(Request, bool) -> Reply) -> Option<bool> {
+        // One is counted down for each request.
+        let _ = rustix::io::read(&*self.wakeup, &mut [0; 8]);
+        let pending = self.requests.try_recv().ok()?;
+        if pending.until > Monotonic.now() {
+            let reply = answer(pending.request, pending.may_write);
+            // The caller may no longer wait for it.
+            let _ = pending.reply.try_send(reply);
         }
+        Some(pending.may_write)
     }
 }
 
@@ -101,7 +103,7 @@ mod tests {
         let daemon = std::thread::spawn(move || {
             let mut answered = 0;
             while answered < 2 {
-                receiver.answer(|request, may_write| {
+                receiver.answer_one(|request, may_write| {
                     answered += 1;
                     match request {
                         Request::Status => Reply::Value(may_write.to_string()),
@@ -122,7 +124,7 @@ mod tests {
         let (sender, receiver) = open().unwrap();
         assert_eq!(sender.send(Request::Status, false).unwrap_err().errno, Errno::EIO);
         let mut answered = 0;
-        receiver.answer(|_, _| {
+        receiver.answer_one(|_, _| {
             answered += 1;
             Reply::Done
         });

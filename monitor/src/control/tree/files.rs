@@ -5,21 +5,26 @@ use std::ffi::OsStr;
 use std::time::{Duration, SystemTime};
 
 use cgpu_client::message::{self, Kind, Refusal, Reply, Request};
+use cgpu_shm::clock::{Clock, Monotonic, thread_cpu};
+use cgpu_shm::units::Nanos;
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request as Call, TimeOrNow,
-    WriteFlags,
+    INodeNo, IoctlFlags, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs,
+    ReplyWrite, Request as Call, TimeOrNow, WriteFlags,
 };
 use parking_lot::Mutex;
 
 use super::channel::RequestSender;
 use super::inodes::{Inodes, ROOT, join};
+use crate::throttle::Throttle;
 
 /// Time for which the kernel may cache.
 const TTL: Duration = Duration::ZERO;
 /// Size of a file. The length is known only when it is read, as in `/proc`.
 const SIZE: u64 = 0;
+/// Most files that users other than root and the monitor's own have open: each, and all together.
+const MAX_OPEN: (usize, usize) = (256, 2048);
 
 #[derive(Debug)]
 pub(super) struct Files {
@@ -34,11 +39,17 @@ struct State {
     nodes: Inodes,
     open: HashMap<u64, Open>,
     next: u64,
+    /// What users that may not write take of the thread.
+    throttle: Throttle,
+    /// CPU time of the thread after the last call.
+    charged: Nanos,
 }
 
 #[derive(Debug)]
 struct Open {
     path: String,
+    /// Its user, if that may not write.
+    user: Option<u32>,
     /// The value that was read at offset 0: further reads return the rest of it, not of a newer
     /// one.
     text: Option<Vec<u8>>,
@@ -99,12 +110,37 @@ impl Files {
         }
     }
 
-    fn open_one(&self, path: String) -> FileHandle {
+    fn open_one(&self, call: &Call, path: String) -> Result<FileHandle, Errno> {
         let mut state = self.state.lock();
+        let user = (!self.may_write(call)).then(|| call.uid());
+        if user.is_some() {
+            let users = || state.open.values().filter_map(|open| open.user);
+            let own = users().filter(|other| Some(*other) == user).count();
+            if own >= MAX_OPEN.0 || users().count() >= MAX_OPEN.1 {
+                return Err(Errno::ENFILE);
+            }
+        }
         state.next += 1;
         let number = state.next;
-        state.open.insert(number, Open { path, text: None, names: None });
-        FileHandle(number)
+        state.open.insert(number, Open { path, user, text: None, names: None });
+        Ok(FileHandle(number))
+    }
+
+    /// Charges a call to its user, and waits if such users have had their part of the thread.
+    fn charge(&self, call: &Call) {
+        let mut state = self.state.lock();
+        let used = thread_cpu();
+        let cost = used - std::mem::replace(&mut state.charged, used);
+        if self.may_write(call) {
+            return;
+        }
+        let now = Monotonic.now();
+        state.throttle.charge(now, cost);
+        let wait = state.throttle.due() - now;
+        drop(state);
+        if wait > Nanos::ZERO {
+            Monotonic.sleep(wait);
+        }
     }
 
     fn find(&self, call: &Call, parent: INodeNo, name: &OsStr) -> Result<FileAttr, Errno> {
@@ -246,6 +282,7 @@ impl Filesystem for Files {
             Ok(found) => reply.entry(&TTL, &found, Generation(0)),
             Err(error) => reply.error(error),
         }
+        self.charge(call);
     }
 
     fn forget(&self, _: &Call, node: INodeNo, lookups: u64) {
@@ -259,6 +296,7 @@ impl Filesystem for Files {
             Ok(found) => reply.attr(&TTL, &found),
             Err(error) => reply.error(error),
         }
+        self.charge(call);
     }
 
     /// A shell's `>` truncates a file before it writes. That is allowed if the caller may write,
@@ -297,10 +335,11 @@ impl Filesystem for Files {
     fn open(&self, call: &Call, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
         let path = self.path(node).and_then(|path| self.check(call, &path, writes).map(|()| path));
-        match path {
-            Ok(path) => reply.opened(self.open_one(path), FopenFlags::FOPEN_DIRECT_IO),
+        match path.and_then(|path| self.open_one(call, path)) {
+            Ok(handle) => reply.opened(handle, FopenFlags::FOPEN_DIRECT_IO),
             Err(error) => reply.error(error),
         }
+        self.charge(call);
     }
 
     fn read(
@@ -318,6 +357,7 @@ impl Filesystem for Files {
             Ok(part) => reply.data(&part),
             Err(error) => reply.error(error),
         }
+        self.charge(call);
     }
 
     /// Each write is a complete value, whatever its offset, as in `/proc`.
@@ -353,11 +393,12 @@ impl Filesystem for Files {
         reply.ok();
     }
 
-    fn opendir(&self, _: &Call, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        match self.path(node) {
-            Ok(path) => reply.opened(self.open_one(path), FopenFlags::empty()),
+    fn opendir(&self, call: &Call, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.path(node).and_then(|path| self.open_one(call, path)) {
+            Ok(handle) => reply.opened(handle, FopenFlags::empty()),
             Err(error) => reply.error(error),
         }
+        self.charge(call);
     }
 
     fn readdir(
@@ -368,17 +409,19 @@ impl Filesystem for Files {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let names = match self.names(call, handle, offset) {
-            Ok(names) => names,
-            Err(error) => return reply.error(error),
-        };
-        let first = usize::try_from(offset).unwrap_or(usize::MAX);
-        for (at, (number, kind, name)) in (1u64..).zip(names).skip(first) {
-            if reply.add(INodeNo(number), at, kind, name) {
-                break;
+        match self.names(call, handle, offset) {
+            Ok(names) => {
+                let first = usize::try_from(offset).unwrap_or(usize::MAX);
+                for (at, (number, kind, name)) in (1u64..).zip(names).skip(first) {
+                    if reply.add(INodeNo(number), at, kind, name) {
+                        break;
+                    }
+                }
+                reply.ok();
             }
+            Err(error) => reply.error(error),
         }
-        reply.ok();
+        self.charge(call);
     }
 
     fn releasedir(
@@ -391,6 +434,28 @@ impl Filesystem for Files {
     ) {
         self.state.lock().open.remove(&handle.0);
         reply.ok();
+    }
+
+    // The kernel asks for these two every time, whatever the answer is.
+
+    fn statfs(&self, call: &Call, _: INodeNo, reply: ReplyStatfs) {
+        reply.statfs(0, 0, 0, 0, 0, 512, 255, 0);
+        self.charge(call);
+    }
+
+    fn ioctl(
+        &self,
+        call: &Call,
+        _: INodeNo,
+        _: FileHandle,
+        _: IoctlFlags,
+        _: u32,
+        _: &[u8],
+        _: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+        self.charge(call);
     }
 
     // Nodes are created and removed only with GPUs and containers.
