@@ -19,7 +19,7 @@ use cgpu_client::inventory::HostDevice;
 use cgpu_inventory::Unknown;
 use cgpu_inventory::health::HealthCheck;
 use cgpu_shm::atomic::{AtomicBool, Ordering};
-use cgpu_shm::clock::{Clock, Monotonic};
+use cgpu_shm::clock::{Clock, Monotonic, thread_cpu};
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
 use nvml_wrapper::Nvml;
@@ -87,8 +87,8 @@ impl Pending {
 pub(crate) enum ProbeResult {
     /// NVML's view. None: there is no NVML.
     Sampled(Option<Sample>),
-    /// The host process of each slot, where one was found.
-    Found(Search, Vec<Option<FoundProcess>>),
+    /// The host process of each slot, where one was found, and the CPU time of the search.
+    Found(Search, Vec<Option<FoundProcess>>, Nanos),
     /// A process was ended, or the reason why not.
     Ended(Order, Result<(), String>),
 }
@@ -161,6 +161,8 @@ pub(crate) struct Prober {
 }
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Shortest interval, for samples that processes cause when they start and exit.
+const MIN_SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 const NVML_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 impl Prober {
@@ -254,7 +256,7 @@ fn run(
              processes is released by time"
         );
     }
-    let mut due = Instant::now();
+    let (mut sampled, mut due) = (Instant::now(), Instant::now());
     let mut sampler = ledger_samples::LedgerSampler::default();
     let mut identities = Vec::new();
     loop {
@@ -288,7 +290,8 @@ fn run(
             if results.send(ProbeResult::Sampled(sample)).is_err() {
                 return;
             }
-            due = Instant::now() + SAMPLE_INTERVAL;
+            sampled = Instant::now();
+            due = sampled + SAMPLE_INTERVAL;
         }
         let request = match requests.recv_timeout(due.saturating_duration_since(Instant::now())) {
             Ok(request) => request,
@@ -301,7 +304,7 @@ fn run(
         }
         let sent = match request {
             ProbeRequest::Sample => {
-                due = Instant::now();
+                due = due.min(sampled + MIN_SAMPLE_INTERVAL);
                 Ok(())
             }
             ProbeRequest::SampleLedgers(containers) => {
@@ -317,8 +320,9 @@ fn run(
                 results.send(ProbeResult::Ended(order, outcome))
             }
             ProbeRequest::Find(search) => {
+                let start = thread_cpu();
                 let found = find(&search);
-                results.send(ProbeResult::Found(search, found))
+                results.send(ProbeResult::Found(search, found, thread_cpu() - start))
             }
             ProbeRequest::Sync => {
                 if let Err(error) = Settings::sync(state) {

@@ -31,6 +31,12 @@ use crate::watcher::ProcessId;
 /// are noticed at the next heartbeat.
 const MAX_EXIT_WATCHES: usize = 16;
 
+/// Time from a search to the next one, as a multiple of what the search took: a container whose
+/// processes start and exit all the time must not keep the prober from the others.
+const SEARCH_RATIO: u64 = 16;
+/// Longest refusal that is shown, in characters.
+const MAX_REFUSAL: usize = 1024;
+
 #[derive(Debug)]
 pub(crate) struct Registrant {
     /// Readable when it has exited.
@@ -74,8 +80,9 @@ pub(crate) struct Container {
     /// Processes whose exits are polled for, by slot: the generation, and a descriptor that becomes
     /// readable.
     pub(crate) exits: BTreeMap<SlotIndex, (u64, OwnedFd)>,
-    /// Whether a search is pending. There is one at a time, however many slots the container locks.
-    searching: bool,
+    /// Time of its next search at the earliest. There is one at a time, however many slots the
+    /// container locks; while it is pending, this is [`Nanos::MAX`].
+    next_search: Nanos,
     /// Unaccounted memory of its processes, by slot, generation and GPU.
     pub(crate) unaccounted: BTreeMap<(SlotIndex, u64, DeviceIndex), Unaccounted>,
     pub(crate) exported: BTreeMap<DeviceIndex, ExportedMemory>,
@@ -108,7 +115,7 @@ impl Container {
             draining: BTreeMap::new(),
             host_ids: BTreeMap::new(),
             exits: BTreeMap::new(),
-            searching: false,
+            next_search: Nanos::ZERO,
             unaccounted: BTreeMap::new(),
             exported: BTreeMap::new(),
             released: BTreeSet::new(),
@@ -365,9 +372,9 @@ impl Container {
     }
 
     /// Begins a search on the host for its processes that have not been searched for. None: there
-    /// are none, or a search is pending.
-    pub(crate) fn begin_search(&mut self) -> Option<Search> {
-        let region = self.region.as_ref().filter(|_| !self.searching)?;
+    /// are none, or it is too early.
+    pub(crate) fn begin_search(&mut self, now: Nanos) -> Option<Search> {
+        let region = self.region.as_ref().filter(|_| now >= self.next_search)?;
         let slot_process = |&(slot, generation): &(SlotIndex, u64)| {
             let seen = region.seen.slots.get(slot.get())?;
             let is_new = !self.host_ids.contains_key(&(slot, generation)) && seen.pid != 0;
@@ -375,18 +382,23 @@ impl Container {
         };
         let processes: Vec<SlotProcess> = region.live.iter().filter_map(slot_process).collect();
         let search = Search { tenant: self.tenant.0, file: region.identity(), processes };
-        self.searching = !search.processes.is_empty();
-        self.searching.then_some(search)
+        if search.processes.is_empty() {
+            return None;
+        }
+        self.next_search = Nanos::MAX;
+        Some(search)
     }
 
     /// Takes the result of a search, and publishes it to the container. Returns the slots whose
-    /// exits are to be polled for.
+    /// exits are to be polled for. `used` is the CPU time of the search.
     pub(crate) fn found(
         &mut self,
+        now: Nanos,
         search: &Search,
         found: Vec<Option<FoundProcess>>,
+        used: Nanos,
     ) -> Vec<SlotIndex> {
-        self.searching = false;
+        self.next_search = now + Nanos(used.0.saturating_mul(SEARCH_RATIO));
         let mut polled = Vec::new();
         let Some(region) = self.region.as_ref().filter(|region| region.identity() == search.file)
         else {
@@ -423,11 +435,12 @@ impl Container {
         })
     }
 
-    /// Returns the reason why its shim refused to start, if it did.
+    /// Returns the reason why its shim refused to start, if it did. The container may have written
+    /// anything there, which is in every status.
     pub(crate) fn refused(&self) -> Option<String> {
-        read_text(&self.dir.join("refused"))
-            .map(|text| text.trim().to_owned())
-            .filter(|text| !text.is_empty())
+        let text = read_text(&self.dir.join("refused"))?;
+        let message = text.trim().chars().take(MAX_REFUSAL).collect::<String>();
+        Some(message).filter(|message| !message.is_empty())
     }
 }
 

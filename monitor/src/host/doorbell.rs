@@ -4,6 +4,9 @@ use cgpu_shm::units::Nanos;
 
 /// Time after a notification in which no other is requested: bounds what a container can cost.
 const COOLDOWN: Nanos = Nanos::from_micros(200);
+/// The same as a multiple of the CPU time that the notification took: a container of many processes
+/// costs more.
+const COOLDOWN_RATIO: u64 = 12;
 /// Interval at which an unrequested notification is accepted. A process that saw the request
 /// notifies, however late. By then the request may have been withdrawn, because the monitor polled
 /// or a sibling notified.
@@ -27,6 +30,13 @@ impl Doorbell {
     /// Takes a notification that was requested.
     pub(super) fn requested(&mut self, now: Nanos) {
         self.cooldown_until = now + COOLDOWN;
+    }
+
+    /// Takes the CPU time that a notification took.
+    pub(crate) fn charge(&mut self, now: Nanos, used: Nanos) {
+        if self.is_cooling_down() {
+            self.cooldown_until = self.cooldown_until.max(now + Nanos(used.0 * COOLDOWN_RATIO));
+        }
     }
 
     /// Takes one that was not.
@@ -87,6 +97,19 @@ mod tests {
         for every in [1, 10, 100, 1000] {
             let handled = handled(Nanos::from_micros(every));
             assert!(handled <= 220, "{handled} at one in {every} us");
+        }
+    }
+
+    #[test]
+    fn costly_notifications_are_requested_less_often() {
+        let (start, mut doorbell) = (Nanos::from_millis(1), Doorbell::default());
+        doorbell.charge(start, Nanos::from_millis(1));
+        assert!(!doorbell.is_cooling_down(), "an unrequested one");
+        for (micros, cooldown) in [(10, 200), (100, 1200), (1000, 12_000)] {
+            doorbell.requested(start);
+            doorbell.charge(start, Nanos::from_micros(micros));
+            assert_eq!(doorbell.cooldown_until, start + Nanos::from_micros(cooldown));
+            doorbell.cooldown_until = Nanos::ZERO;
         }
     }
 

@@ -56,15 +56,16 @@ impl Host {
         container.count();
         let moved = container.region.as_mut().is_some_and(Region::has_moved);
         let changed = moved || container.region.is_some() != had_one;
-        self.find_processes(tenant);
+        self.find_processes(now, tenant);
         self.reclaim(now, tenant);
         self.set_limits(tenant);
         self.update_membership(now, tenant, changed);
     }
 
     /// Starts a search for a container's processes that have not been searched for.
-    pub(super) fn find_processes(&mut self, tenant: TenantId) {
-        if let Some(search) = self.containers.get_mut(&tenant).and_then(Container::begin_search) {
+    pub(super) fn find_processes(&mut self, now: Nanos, tenant: TenantId) {
+        let container = self.containers.get_mut(&tenant);
+        if let Some(search) = container.and_then(|container| container.begin_search(now)) {
             self.prober.find(search);
         }
     }

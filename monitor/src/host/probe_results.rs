@@ -37,10 +37,10 @@ impl Host {
         for results in results {
             match results {
                 ProbeResult::Sampled(sample) => self.take_sample(now, sample),
-                ProbeResult::Found(search, found) => {
+                ProbeResult::Found(search, found, used) => {
                     let tenant = TenantId(search.tenant);
                     if let Some(container) = self.containers.get_mut(&tenant) {
-                        let polled = container.found(&search, found).into_iter();
+                        let polled = container.found(now, &search, found, used).into_iter();
                         self.changes
                             .extend(polled.map(|slot| Change::Process(Process { tenant, slot })));
                     }

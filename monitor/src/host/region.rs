@@ -100,6 +100,16 @@ impl Region {
 
     /// Reads everything: header, slots, cells, and which processes live.
     pub(crate) fn refresh(&mut self) {
+        self.read(false);
+    }
+
+    /// The same, where processes that lived count as alive: the locks of many slots take longer than
+    /// all the rest.
+    pub(crate) fn refresh_new(&mut self) {
+        self.read(true);
+    }
+
+    fn read(&mut self, keeps_live: bool) {
         let before = std::mem::take(&mut self.live);
         match self.reader.read() {
             Ok(seen) => {
@@ -108,8 +118,10 @@ impl Region {
                 for (index, slot) in self.seen.slots.iter().enumerate() {
                     let Some(index) = SlotIndex::new(index) else { break };
                     let claimed = matches!(slot.word.state(), Some(State::Live));
-                    if claimed && self.is_locked(index) {
-                        self.live.push((index, slot.word.generation().get()));
+                    let process = (index, slot.word.generation().get());
+                    let is_known = || keeps_live && before.binary_search(&process).is_ok();
+                    if claimed && (is_known() || self.is_locked(index)) {
+                        self.live.push(process);
                     }
                 }
             }

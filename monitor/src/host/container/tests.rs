@@ -57,6 +57,8 @@ impl Fixture {
     }
 }
 
+const NOW: Nanos = Nanos::from_millis(1);
+
 /// Returns the test's own process this many times, each with a descriptor.
 fn own_process(times: usize) -> Vec<Option<FoundProcess>> {
     let own = rustix::process::getpid();
@@ -73,30 +75,45 @@ const RECORD: usize = offset_of!(Use, header) + offset_of!(UseHeader, gpu);
 #[test]
 fn container_with_many_slots_has_one_search_at_a_time() {
     let mut fixture = Fixture::new();
-    assert_eq!(fixture.container.begin_search(), None);
+    assert_eq!(fixture.container.begin_search(NOW), None);
     let mut claims: Vec<_> = (0..100).map(|_| fixture.claim()).collect();
     fixture.refresh();
-    let search = fixture.container.begin_search().unwrap();
+    let search = fixture.container.begin_search(NOW).unwrap();
     assert_eq!(search.processes.len(), 100);
     for _ in 0..50 {
         claims.push(fixture.claim());
         fixture.refresh();
-        assert_eq!(fixture.container.begin_search(), None, "a search is pending");
+        assert_eq!(fixture.container.begin_search(NOW), None, "a search is pending");
     }
     assert!(!fixture.container.identity().searched);
-    let polled = fixture.container.found(&search, own_process(100));
+    let polled = fixture.container.found(NOW, &search, own_process(100), Nanos::ZERO);
     assert_eq!(fixture.container.host_ids.len(), 100);
     // Their exits are polled for, up to a bound that leaves descriptors for other containers.
     assert_eq!((polled.len(), fixture.container.exits.len()), (MAX_EXIT_WATCHES, MAX_EXIT_WATCHES));
-    let rest = fixture.container.begin_search().unwrap();
+    let rest = fixture.container.begin_search(NOW).unwrap();
     assert_eq!(rest.processes.len(), 50);
     // A result for files that were replaced meanwhile is ignored, and the next search may begin.
     let elsewhere = Search { file: (0, 0), ..rest.clone() };
-    assert_eq!(fixture.container.found(&elsewhere, own_process(50)), []);
+    assert_eq!(fixture.container.found(NOW, &elsewhere, own_process(50), Nanos::ZERO), []);
     assert_eq!(fixture.container.host_ids.len(), 100);
-    assert_eq!(fixture.container.begin_search().as_ref(), Some(&rest));
-    fixture.container.found(&rest, (0..50).map(|_| None).collect());
+    assert_eq!(fixture.container.begin_search(NOW).as_ref(), Some(&rest));
+    fixture.container.found(NOW, &rest, (0..50).map(|_| None).collect(), Nanos::ZERO);
     assert!(fixture.container.identity().searched, "found or not, all have been searched for");
+}
+
+#[test]
+fn costly_search_delays_the_next_one_of_its_container() {
+    let mut fixture = Fixture::new();
+    let _first = fixture.claim();
+    fixture.refresh();
+    let search = fixture.container.begin_search(NOW).unwrap();
+    let used = Nanos::from_millis(1);
+    fixture.container.found(NOW, &search, own_process(1), used);
+    let _second = fixture.claim();
+    fixture.refresh();
+    let next = NOW + Nanos(used.0 * SEARCH_RATIO);
+    assert_eq!(fixture.container.begin_search(next - Nanos(1)), None);
+    assert!(fixture.container.begin_search(next).is_some());
 }
 
 #[test]
@@ -104,9 +121,9 @@ fn process_that_left_its_slot_still_belongs_to_its_container() {
     let mut fixture = Fixture::new();
     let claim = fixture.claim();
     fixture.refresh();
-    let search = fixture.container.begin_search().unwrap();
+    let search = fixture.container.begin_search(NOW).unwrap();
     let own = ProcessId::of(std::process::id()).unwrap();
-    fixture.container.found(&search, own_process(1));
+    fixture.container.found(NOW, &search, own_process(1), Nanos::ZERO);
     assert_eq!(fixture.container.exits.len(), 1);
     let identity = fixture.container.identity();
     assert_eq!((identity.verified, identity.former), (vec![own], vec![]));
