@@ -1,9 +1,11 @@
 //! Tests of the configuration at the start and while the monitor runs, and of invalid ones.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use cgpu_client::message::Errno;
 use cgpu_shm::units::Bytes;
+use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Signal;
 
 use super::fake_container::{Process, uuid};
@@ -153,5 +155,97 @@ fn log_is_json_on_request() {
         let value: serde_json::Value =
             serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
         assert!(value["level"].is_string() && value["fields"]["message"].is_string(), "{line}");
+    }
+}
+
+/// Replaces a file by a FIFO, which no process writes to.
+fn make_fifo(path: &Path) {
+    if path.exists() {
+        fs::remove_file(path).unwrap();
+    }
+    mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).unwrap();
+}
+
+#[test]
+fn fifo_in_place_of_the_settings_is_set_aside() {
+    let fixture = Fixture::new();
+    let state = fixture.root().join("state");
+    fs::create_dir_all(&state).unwrap();
+    make_fifo(&state.join("settings.json"));
+    make_fifo(&state.join(".settings.json"));
+    let monitor = Monitor::start(fixture.root());
+    let warnings = status(&monitor).warnings;
+    let expected = "expected a regular file, found a FIFO";
+    assert!(warnings.iter().any(|warning| warning.contains(expected)), "{warnings:?}");
+    monitor.client().set("default_memsize", "5").unwrap();
+    assert!(fs::read_to_string(state.join("settings.json")).unwrap().contains('5'));
+}
+
+#[test]
+fn fifo_in_place_of_the_configuration_is_refused() {
+    let fixture = Fixture::new();
+    let monitor = Monitor::start_with(fixture.root(), "default_memsize = 77\n");
+    let config = fixture.root().join("monitor.toml");
+    make_fifo(&config);
+    monitor.signal(Signal::HUP);
+    // A later reload shows that the first one has ended.
+    fs::rename(&config, fixture.root().join("fifo")).unwrap();
+    fs::write(&config, "nvml = \"libno-such-nvml.so\"\ndefault_memsize = 78\n").unwrap();
+    eventually("a reload that is not blocked", || {
+        monitor.signal(Signal::HUP);
+        monitor.client().get("default_memsize").unwrap() == "78"
+    });
+    let output = std::process::Command::new("timeout")
+        .args(["60", env!("CARGO_BIN_EXE_cgpu-monitor"), "--root"])
+        .arg(fixture.root())
+        .arg("--config")
+        .arg(fixture.root().join("fifo"))
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("fifo: expected a regular file, found a FIFO"), "{stderr}");
+}
+
+#[test]
+fn setting_that_cannot_be_saved_is_refused_and_the_old_value_stays() {
+    let fixture = Fixture::new();
+    let a = fixture.container("a");
+    let state = fixture.root().join("state");
+    fs::create_dir_all(&state).unwrap();
+    // Two pages: the settings, and the draft of the next ones.
+    let script = format!("mount -t tmpfs -o size=8k tmpfs {} && exec \"$@\"", state.display());
+    let Some(monitor) = Monitor::start_in_namespace(fixture.root(), &script) else { return };
+    let _process = Process::start(&a, 1, Bytes::ZERO);
+    let mut client = monitor.client();
+    client.register(registration(&a)).unwrap();
+    let settings: &[(&str, &str, &str)] = &[
+        ("default_memsize", "5", "6"),
+        ("0/policy", "2", "3"),
+        ("0/max_inst", "9", "8"),
+        ("0/prio_ratio", "50", "60"),
+        ("0/work_conserving", "1", "0"),
+        ("0/a/weight", "2", "3"),
+        ("0/a/memsize", "4096", "8192"),
+        ("0/a/highprio", "1", "0"),
+    ];
+    for (path, value, _) in settings {
+        client.set(path, value).unwrap();
+    }
+    let inside = PathBuf::from(format!("/proc/{}/root", monitor.pid().as_raw_nonzero()))
+        .join(state.strip_prefix("/").unwrap());
+    let saved = fs::read_to_string(inside.join("settings.json")).unwrap();
+    fs::write(inside.join("full"), [0; 4096]).unwrap();
+    for (path, value, other) in settings {
+        let refusal = client.set(path, other).unwrap_err();
+        assert_eq!(refusal.errno(), Some(Errno::EIO), "{path}: {refusal}");
+        assert!(refusal.to_string().contains("No space left on device"), "{path}: {refusal}");
+        assert_eq!(client.get(path).unwrap(), *value, "{path}");
+    }
+    assert_eq!(fs::read_to_string(inside.join("settings.json")).unwrap(), saved);
+    fs::remove_file(inside.join("full")).unwrap();
+    for (path, _, other) in settings {
+        client.set(path, other).unwrap();
+        assert_eq!(client.get(path).unwrap(), *other, "{path}");
     }
 }

@@ -3,11 +3,13 @@
 
 mod configuration;
 mod fake_container;
+mod floods;
 mod layout;
 mod library;
 mod metrics;
 mod monitor;
 mod neighbours;
+mod service;
 #[path = "../../../shm/tests/skip/mod.rs"]
 mod skip;
 mod tree;
@@ -43,6 +45,12 @@ impl Fixture {
 
     fn root(&self) -> &Path {
         self.root.path()
+    }
+
+    /// Lets other users find the monitor's socket.
+    fn let_users_read(&self) {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(self.root(), mode).unwrap();
     }
 
     fn container(&self, name: &str) -> PathBuf {
@@ -89,8 +97,7 @@ fn other_user_can_read_and_not_write() {
         return skip::skip("daemon", "root", "only root can become another user");
     }
     let fixture = Fixture::new();
-    fs::set_permissions(fixture.root(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .unwrap();
+    fixture.let_users_read();
     let dir = fixture.container("a");
     let monitor = Monitor::start(fixture.root());
     monitor.client().register(registration(&dir)).unwrap();
@@ -212,7 +219,12 @@ fn control_tree_reads_and_writes_as_documented() {
     }
     assert_eq!(errno(client.get("0/trainer")), Errno::EINVAL);
     assert_eq!(errno(client.list("0/policy")), Errno::EINVAL);
-    assert_eq!(errno(client.register(registration(Path::new("/nowhere")))), Errno::EINVAL);
+    for place in ["/nowhere", "/", "/proc/self", "/proc/self/root/", "/sys", "/dev/shm"] {
+        let refusal = client.register(registration(Path::new(place))).unwrap_err();
+        assert_eq!(refusal.errno(), Some(Errno::EINVAL), "{place}");
+        assert!(refusal.to_string().contains("is not"), "{place}: {refusal}");
+    }
+    assert_eq!(errno(client.register(registration(&dir.join("use")))), Errno::EINVAL);
     assert_eq!(
         errno(client.register(Registration { weight: Some(26), ..registration(&dir) })),
         Errno::EINVAL
@@ -653,6 +665,7 @@ fn unwritable_state_directory_costs_only_the_settings() {
     let _process = Process::start(&dir, 1, Bytes::ZERO);
     let mut client = monitor.client();
     client.register(registration(&dir)).unwrap();
-    client.set("0/policy", "5").unwrap();
-    assert_eq!(client.get("0/policy").unwrap(), "5");
+    assert_eq!(errno(client.set("0/policy", "5")), Errno::EIO);
+    assert_eq!(client.get("0/policy").unwrap(), "1");
+    assert_eq!(find(&status(&monitor), "a").faults, std::collections::BTreeMap::new());
 }

@@ -15,9 +15,14 @@ use crate::fake_container::Process;
 use crate::monitor::{Monitor, TIMEOUT, eventually};
 use crate::{Fixture, find, registration, status};
 
+/// Returns an address that was just free. No program connects from that address, so no connection
+/// takes its port.
+pub(crate) fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap()
+}
+
 fn monitor(fixture: &Fixture, more: &str) -> (Monitor, SocketAddr) {
-    // The port was just free. No program connects from that address, so no connection takes it.
-    let at = TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap();
+    let at = free_address();
     let monitor = Monitor::start_with(fixture.root(), &format!("metrics = \"{at}\"\n{more}"));
     eventually("an endpoint", || TcpStream::connect(at).is_ok());
     (monitor, at)

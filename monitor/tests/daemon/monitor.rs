@@ -9,6 +9,8 @@ use cgpu_client::Client;
 use cgpu_shm::paths;
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::skip;
+
 /// Timeout of all waits, long enough for a loaded machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -31,14 +33,31 @@ impl Monitor {
     }
 
     pub(crate) fn start_with(root: &Path, more: &str) -> Self {
-        let config = root.join("monitor.toml");
-        // By default without a tree, whose mount a killed monitor leaves behind, and without
-        // metrics, whose port the host's own monitor may have.
-        let tree = if more.contains("tree =") { "" } else { "tree = \"none\"\n" };
-        let metrics = if more.contains("metrics =") { "" } else { "metrics = \"off\"\n" };
-        std::fs::write(&config, format!("nvml = \"libno-such-nvml.so\"\n{tree}{metrics}{more}"))
-            .unwrap();
-        let child = spawn(root, &config, &[], &[]);
+        let config = configure(root, more);
+        Self::of(spawn(root, &config, &[], &[]), root, config)
+    }
+
+    /// Starts a monitor in a mount namespace of its own, by a script that ends with `exec "$@"`.
+    /// None: this user cannot make one.
+    pub(crate) fn start_in_namespace(root: &Path, script: &str) -> Option<Self> {
+        let unshare = || {
+            let mut command = Command::new("unshare");
+            command.arg(if rustix::process::geteuid().is_root() { "-m" } else { "-Urm" });
+            command
+        };
+        if !unshare().arg("true").status().is_ok_and(|status| status.success()) {
+            skip::skip("daemon", "namespaces", "unshare cannot make a mount namespace");
+            return None;
+        }
+        let config = configure(root, "");
+        let monitor = command(root, &config);
+        let mut unshare = unshare();
+        unshare.args(["sh", "-ec", script, "sh"]).arg(monitor.get_program());
+        let child = unshare.args(monitor.get_args()).stdin(Stdio::null()).spawn().unwrap();
+        Some(Self::of(child, root, config))
+    }
+
+    fn of(child: Child, root: &Path, config: PathBuf) -> Self {
         let monitor =
             Self { child, successor: None, predecessor: None, root: root.to_owned(), config };
         monitor.wait();
@@ -132,35 +151,38 @@ impl Monitor {
     }
 }
 
-/// Returns the CPU time that a process's main thread has used.
+/// Returns the CPU time that a process's threads have used.
 pub(crate) fn cpu_of(process: Pid) -> Duration {
-    cpu_at(&PathBuf::from(format!("/proc/{}", process.as_raw_nonzero())))
+    let threads = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).unwrap();
+    let used = |thread: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(thread.unwrap().path().join("schedstat")).unwrap();
+        Duration::from_nanos(stat.split_whitespace().next().unwrap().parse().unwrap())
+    };
+    threads.map(used).sum()
 }
 
-/// Returns the CPU time of a process or thread, by its folder in `/proc`.
-pub(crate) fn cpu_at(folder: &Path) -> Duration {
-    let stat = std::fs::read_to_string(folder.join("schedstat")).unwrap();
-    Duration::from_nanos(stat.split_whitespace().next().unwrap().parse().unwrap())
+/// Writes the configuration; returns its path. By default without a tree, whose mount a killed
+/// monitor leaves behind, and without metrics, whose port the host's own monitor may have.
+fn configure(root: &Path, more: &str) -> PathBuf {
+    let config = root.join("monitor.toml");
+    let tree = if more.contains("tree =") { "" } else { "tree = \"none\"\n" };
+    let metrics = if more.contains("metrics =") { "" } else { "metrics = \"off\"\n" };
+    std::fs::write(&config, format!("nvml = \"libno-such-nvml.so\"\n{tree}{metrics}{more}"))
+        .unwrap();
+    config
+}
+
+/// Returns the command of a monitor under `timeout`.
+pub(crate) fn command(root: &Path, config: &Path) -> Command {
+    let mut command = Command::new("timeout");
+    let monitor = env!("CARGO_BIN_EXE_cgpu-monitor");
+    command.args(["--kill-after=1", "300", monitor, "--log", "warn", "--root"]).arg(root);
+    command.arg("--config").arg(config).stdin(Stdio::null());
+    command
 }
 
 fn spawn(root: &Path, config: &Path, more: &[&str], variables: &[(&str, &Path)]) -> Child {
-    Command::new("timeout")
-        .args([
-            "--kill-after=1",
-            "300",
-            env!("CARGO_BIN_EXE_cgpu-monitor"),
-            "--log",
-            "warn",
-            "--root",
-        ])
-        .arg(root)
-        .arg("--config")
-        .arg(config)
-        .args(more)
-        .envs(variables.iter().copied())
-        .stdin(Stdio::null())
-        .spawn()
-        .unwrap()
+    command(root, config).args(more).envs(variables.iter().copied()).spawn().unwrap()
 }
 
 impl Drop for Monitor {
