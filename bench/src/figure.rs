@@ -269,6 +269,9 @@ pub(crate) const FIGURES: &[Figure] = &[
     at_most("holder_stop_recover_ms", "turn holder stopped", 50.0),
     at_most("monitor_restart_loss_pct", "lost in 2 s around a monitor's death", 5.0),
     at_least("persistent_kernel_neighbour_pct", "beside an endless kernel, over native", 90.0),
+    at_least("hostile_victim_ratio", "work beside a flood, over that beside loops; worst", 0.95)
+        .of("hostile"),
+    at_most("hostile_control_ms", "slowest control request during a flood", 200.0).of("hostile"),
     // The simulated GPU itself
     at_least("sim_launches_per_s", "the simulator: 1 us kernels, one process", 500_000.0),
     at_least("sim_launches_per_s_4", "of four processes, together", 200_000.0),

@@ -23,9 +23,17 @@ pub struct Fixture {
     dist: PathBuf,
     root: tempfile::TempDir,
     simulated: Option<Simulated>,
+    tree: Tree,
     monitor: Child,
     gpu: String,
     total_mib: u64,
+}
+
+/// Whether the monitor has a control tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tree {
+    None,
+    Mounted,
 }
 
 /// Simulated GPUs and special settings of them.
@@ -70,6 +78,23 @@ impl Fixture {
         simulated: Option<Simulated>,
         configuration: &str,
     ) -> Result<Self> {
+        Self::start(dist, simulated, configuration, Tree::None)
+    }
+
+    /// The same with a control tree at `cgpu_km` in the root, if it can be mounted.
+    ///
+    /// # Errors
+    /// As [`Fixture::set`].
+    pub fn with_tree(dist: &Path, simulated: Simulated, configuration: &str) -> Result<Self> {
+        Self::start(dist, Some(simulated), configuration, Tree::Mounted)
+    }
+
+    fn start(
+        dist: &Path,
+        simulated: Option<Simulated>,
+        configuration: &str,
+        tree: Tree,
+    ) -> Result<Self> {
         let dist =
             dist.canonicalize().with_context(|| format!("{}: {NOT_BUILT}", dist.display()))?;
         let memory = Path::new("/dev/shm");
@@ -77,8 +102,9 @@ impl Fixture {
             if memory.is_dir() { tempfile::tempdir_in(memory)? } else { tempfile::tempdir()? };
         fs::create_dir(root.path().join("gpus"))?;
         fs::write(root.path().join("monitor.toml"), configuration)?;
-        let monitor = start_monitor(&dist, root.path(), simulated.as_ref())?;
-        let mut fixture = Self { dist, root, simulated, monitor, gpu: String::new(), total_mib: 0 };
+        let monitor = start_monitor(&dist, root.path(), simulated.as_ref(), tree)?;
+        let gpu = String::new();
+        let mut fixture = Self { dist, root, simulated, tree, monitor, gpu, total_mib: 0 };
         let status = fixture.first_status()?;
         let gpu = status.gpus.first().context("a status that has a GPU")?;
         fixture.gpu.clone_from(&gpu.name);
@@ -117,11 +143,24 @@ impl Fixture {
     /// If it cannot be started.
     pub fn replace_monitor(&mut self) -> Result<()> {
         self.end_monitor();
-        self.monitor = start_monitor(&self.dist, self.root.path(), self.simulated.as_ref())?;
+        self.monitor =
+            start_monitor(&self.dist, self.root.path(), self.simulated.as_ref(), self.tree)?;
         Ok(())
     }
 
     fn end_monitor(&mut self) {
+        if self.tree == Tree::Mounted {
+            // So that it unmounts the tree.
+            if let Ok(id) = i32::try_from(self.monitor.id()) {
+                // SAFETY: kill takes any process id and signal, and has no effect on memory of this
+                // process. The child has not been waited for, so the id is its own.
+                unsafe { libc::kill(id, libc::SIGTERM) };
+            }
+            let start = Instant::now();
+            while matches!(self.monitor.try_wait(), Ok(None)) && start.elapsed().as_secs() < 5 {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
         // The monitor may have ended already.
         let _ = self.monitor.kill();
         let _ = self.monitor.wait();
@@ -226,19 +265,26 @@ fn built(dist: &Path, name: &str) -> Result<PathBuf> {
     Ok(file)
 }
 
-fn start_monitor(dist: &Path, root: &Path, simulated: Option<&Simulated>) -> Result<Child> {
+fn start_monitor(
+    dist: &Path,
+    root: &Path,
+    simulated: Option<&Simulated>,
+    tree: Tree,
+) -> Result<Child> {
     let log = fs::OpenOptions::new().create(true).append(true).open(root.join("monitor.log"))?;
     let program = built(dist, "cgpu-monitor")?;
     let mut command = Command::new(program);
     command
         .arg("--root")
         .arg(root)
-        .args(["--tree", "none"])
         .arg("--config")
         .arg(root.join("monitor.toml"))
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log);
+    if tree == Tree::None {
+        command.args(["--tree", "none"]);
+    }
     if let Some(simulated) = simulated {
         simulate(&mut command, dist, root, simulated);
     }

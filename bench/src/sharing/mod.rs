@@ -7,6 +7,7 @@
 mod compare;
 mod drift;
 mod faults;
+mod hostile;
 mod load;
 mod response;
 mod scrapes;
@@ -105,6 +106,7 @@ const EXPERIMENTS: &[Experiment] = &[
     experiment(&["holder_stop_recover_ms"], faults::holder_stopped),
     experiment(&["monitor_restart_loss_pct"], faults::monitor_restarted),
     experiment(&["persistent_kernel_neighbour_pct"], faults::persistent_kernel),
+    experiment(&["hostile_victim_ratio", "hostile_control_ms"], hostile::floods),
 ];
 
 /// Measures the wanted figures of the section.

@@ -41,6 +41,11 @@ impl Setup {
         Self::on(dist, gpu(switch), configuration)
     }
 
+    /// Creates a setup with a control tree, where FUSE can be used, and a configuration.
+    pub(crate) fn with_tree(dist: &Path, switch: SwitchUs, configuration: &str) -> Result<Self> {
+        Ok(Self { fixture: Fixture::with_tree(dist, gpu(switch), configuration)?, joined: 0 })
+    }
+
     /// Creates a setup whose processes and GPU write a journal.
     pub(crate) fn journalled(dist: &Path, switch: SwitchUs, journal: &Path) -> Result<Self> {
         Self::on(dist, gpu(switch).with("CGPU_SIM_JOURNAL", &journal.to_string_lossy()), "")
