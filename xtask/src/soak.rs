@@ -1,7 +1,7 @@
 //! `cargo xtask soak`: runs random programs against a model, and fills several containers at once,
 //! for a long time. A failure is replayed by its seed. Then it tests the control tree: ten minutes
-//! of reads and writes, and fifty kills of its monitor. Last, policies change under load for a
-//! minute.
+//! of reads and writes, and fifty kills of its monitor. Then policies change under load for a
+//! minute. Last, random failures meet 64 tenants and their monitor.
 
 use std::process::ExitCode;
 
@@ -20,12 +20,16 @@ const TURNS: &str = "60";
 const SECONDS: &str = "600";
 const KILLS: &str = "50";
 
+/// Default rounds of random failures.
+const ROUNDS: &str = "60";
+
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// `tree [SECONDS] [KILLS]`: only the control tree under load. `policies [SECONDS]`: only
-    /// policies that change under load. Else arguments of the random programs: [--operations N]
-    /// [--seed N] [--run-length N] [--processes N] [--filling SECONDS] [--racing CALLS] ...
-    /// [default: a million steps, ten minutes of filling, the control tree and the policies]
+    /// policies that change under load. `chaos [ROUNDS] [SEED]`: only random failures. Else
+    /// arguments of the random programs: [--operations N] [--seed N] [--run-length N]
+    /// [--processes N] [--filling SECONDS] [--racing CALLS] ... [default: a million steps, ten
+    /// minutes of filling, the control tree, the policies and 60 rounds of random failures]
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
     rest: Vec<String>,
 }
@@ -36,14 +40,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         [] => {
             let words = ["--operations", "1000000", "--filling", "600"].map(String::from);
             let simulated = handover::run(&TEST, "cgpu-differential", &words)?;
-            let all = [simulated, tree(SECONDS, KILLS)?, policies(TURNS)?];
-            Ok(if all == [ExitCode::SUCCESS; 3] { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+            let all = [simulated, tree(SECONDS, KILLS)?, policies(TURNS)?, chaos(&[ROUNDS])?];
+            Ok(if all == [ExitCode::SUCCESS; 4] { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         ["tree"] => tree(SECONDS, KILLS),
         ["tree", seconds] => tree(seconds, KILLS),
         ["tree", seconds, kills] => tree(seconds, kills),
         ["policies"] => policies(TURNS),
         ["policies", seconds] => policies(seconds),
+        ["chaos"] => chaos(&[ROUNDS]),
+        ["chaos", ref size @ ..] => chaos(size),
         _ => handover::run(&TEST, "cgpu-differential", &arguments.rest),
     }
 }
@@ -56,6 +62,13 @@ fn tree(seconds: &str, kills: &str) -> Result<ExitCode> {
 /// Runs the test of policies that change under load, for longer.
 fn policies(seconds: &str) -> Result<ExitCode> {
     longer("timed", "policies_change_every_100_ms_under_load", &[("CGPU_SOAK_SECONDS", seconds)])
+}
+
+/// Runs the test of random failures: so many rounds, by a seed.
+fn chaos(size: &[&str]) -> Result<ExitCode> {
+    let names = ["CGPU_CHAOS_ROUNDS", "CGPU_CHAOS_SEED"];
+    let variables: Vec<(&str, &str)> = names.into_iter().zip(size.iter().copied()).collect();
+    longer("plain", "chaos::", &variables)
 }
 
 fn longer(file: &str, name: &str, variables: &[(&str, &str)]) -> Result<ExitCode> {

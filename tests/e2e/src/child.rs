@@ -89,7 +89,16 @@ impl Child {
 
     /// Returns the next line of its standard output.
     pub fn line(&mut self) -> String {
-        match self.lines.recv_timeout(self.deadline.saturating_duration_since(Instant::now())) {
+        self.line_by(self.deadline)
+    }
+
+    /// As [`Child::line`], of a program that lives long and must answer within two minutes.
+    pub fn answer(&mut self) -> String {
+        self.line_by(Instant::now() + DEADLINE)
+    }
+
+    fn line_by(&mut self, deadline: Instant) -> String {
+        match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(line) => {
                 let _ = writeln!(self.seen, "{line}");
                 line

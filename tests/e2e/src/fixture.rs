@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::containers::unmount_below;
-use crate::{Dist, Outcome};
+use crate::{Dist, MIB, Outcome};
 
 /// Prefixes of variables that cgpu or a driver reads. They must not leak in from the caller.
 const OURS: &[&str] = &[
@@ -295,6 +295,14 @@ impl Container {
         let limits = format!("version 1\nname {}\nweight {weight}\n", self.name());
         fs::write(self.file("limits"), limits).expect("limits can be written");
         self.with("ALIYUN_COM_GPU_SCHD_WEIGHT", &weight.to_string())
+    }
+
+    /// Gives it one GPU of the host, with a limit from outside: on the others it takes no capacity.
+    #[must_use]
+    pub fn on_gpu(self, uuid: &str, mib: u64) -> Self {
+        let limits = format!("version 1\nname {}\ngpu {uuid} {}\n", self.name(), mib * MIB);
+        fs::write(self.file("limits"), limits).expect("limits can be written");
+        self.with("CUDA_VISIBLE_DEVICES", uuid)
     }
 
     /// Returns its region folder.

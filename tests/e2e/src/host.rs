@@ -5,9 +5,18 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::{Child, Container, Fixture, Outcome};
+use crate::{Child, Container, Fixture, MIB, Outcome};
 
 const START: Duration = Duration::from_secs(30);
+
+/// Memory of a worker's context.
+const CONTEXT: u64 = 256 * MIB;
+
+/// Memory that a worker itself uses at most: its buffer, and code that its first launch loads,
+/// which the monitor finds within two seconds.
+const OWN: u64 = 8 * MIB;
+
+const CONFIG: &str = "monitor.toml";
 
 /// A running monitor.
 pub struct Monitor {
@@ -49,13 +58,13 @@ impl Monitor {
         })
     }
 
-    fn start_by(fixture: &Fixture, more: &str, change: impl FnOnce(&mut Command)) -> Self {
+    /// As [`Monitor::start_with`], with a changed command.
+    #[must_use]
+    pub fn start_by(fixture: &Fixture, more: &str, change: impl FnOnce(&mut Command)) -> Self {
         let metrics = if more.contains("metrics =") { "" } else { "metrics = \"off\"\n" };
-        let mut command = fixture.native(&fixture.dist().file("cgpu-monitor"));
-        let config = fixture.path("monitor.toml");
-        std::fs::write(&config, format!("time_scale = {}\n{metrics}{more}", fixture.time_scale()))
-            .expect("a configuration");
-        command.arg("--root").arg(fixture.root()).arg("--config").arg(config);
+        let config = format!("time_scale = {}\n{metrics}{more}", fixture.time_scale());
+        std::fs::write(fixture.path(CONFIG), config).expect("a configuration");
+        let mut command = Self::command(fixture);
         change(&mut command);
         let mut monitor = Self { process: Child::start_for(command, fixture.lifetime()) };
         let deadline = Instant::now() + START;
@@ -65,6 +74,27 @@ impl Monitor {
             std::thread::sleep(Duration::from_millis(20));
         }
         monitor
+    }
+
+    fn command(fixture: &Fixture) -> Command {
+        let mut command = fixture.native(&fixture.dist().file("cgpu-monitor"));
+        command.arg("--root").arg(fixture.root()).arg("--config").arg(fixture.path(CONFIG));
+        command
+    }
+
+    /// Starts a successor with the same configuration, and waits until it has taken over.
+    #[must_use]
+    pub fn upgrade(self, fixture: &Fixture) -> Self {
+        let mut command = Self::command(fixture);
+        command.arg("--replace");
+        let mut successor = Self { process: Child::start_for(command, fixture.lifetime()) };
+        let before = self.process.end();
+        assert!(
+            before.code() == Some(0) && successor.process.runs(),
+            "{before:?}, then {:?}",
+            successor.process.kill()
+        );
+        successor
     }
 }
 
@@ -102,6 +132,22 @@ impl Worker {
         self.answer()
     }
 
+    /// Whether this is what a worker gets that is alone in a container with this limit and allocates
+    /// until it is refused, in bytes.
+    #[must_use]
+    pub fn is_all(granted: u64, limit: u64) -> bool {
+        (limit - CONTEXT - OWN..=limit - CONTEXT).contains(&granted)
+    }
+
+    /// Allocates until it is refused, asserts that it got all of its container's limit, and frees
+    /// it.
+    pub fn fills(&mut self, limit: u64) {
+        let filled = self.request("fill");
+        let granted = filled["granted"].as_u64().expect("bytes");
+        assert!(filled["result"] == 2 && Self::is_all(granted, limit), "{filled} of {limit}");
+        self.request("free");
+    }
+
     fn answer(&mut self) -> Value {
         let line = self.process.line();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?} is no JSON: {error}"))
@@ -120,6 +166,14 @@ impl Fixture {
         let root = self.root();
         let outcome = Outcome::of(self.cgpu(&["smi", "--json", "--root", &root.to_string_lossy()]));
         outcome.silent().json()
+    }
+
+    /// Returns the UUIDs of the GPUs that the monitor knows.
+    #[must_use]
+    pub fn uuids(&self) -> Vec<String> {
+        let smi = self.smi();
+        let gpus = smi["gpus"].as_array().into_iter().flatten();
+        gpus.filter_map(|gpu| Some(gpu["uuid"].as_str()?.to_owned())).collect()
     }
 
     /// Returns what `cgpu smi --json` reports for one container, which a monitor finds after a

@@ -16,6 +16,7 @@ mod fixture;
 mod host;
 mod mounts;
 mod podman;
+mod random;
 mod skip;
 mod terminal;
 
@@ -31,6 +32,7 @@ pub use fixture::{Container, Fixture};
 pub use host::{Monitor, Worker};
 pub use mounts::{contained, mounted};
 pub use podman::Podman;
+pub use random::Random;
 pub use skip::{python, skip};
 pub use terminal::Terminal;
 

@@ -2,18 +2,8 @@
 
 use std::time::Duration;
 
-use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor, Outcome};
+use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor, Outcome, Random};
 use serde_json::Value;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
 
 #[test]
 fn hundred_kills_leave_no_charge() {
@@ -21,7 +11,7 @@ fn hundred_kills_leave_no_charge() {
     // The limit has room for the lingering memory of exited processes, so a new process always
     // finds enough for its context.
     let container = fixture.limited("a", 20 * 1024);
-    let mut random = Random(20_260_101);
+    let mut random = Random::new(20_260_101);
     let mut started = 0;
     let mut start = || {
         let mut command = fixture.program_in(&container, "churn");
@@ -351,7 +341,7 @@ fn kills_at_random_times_leave_no_charge() {
     let _monitor = Monitor::start(&fixture);
     let container = fixture.limited("a", LIMIT_MIB);
     let mut sibling = Sibling::of(&fixture, &container);
-    let mut random = Random(20_261_123);
+    let mut random = Random::new(20_261_123);
     let mut routes = ROUTES.into_iter().cycle();
     let mut start = || {
         let route = routes.next().expect("there is no end");

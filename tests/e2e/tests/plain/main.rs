@@ -1,5 +1,6 @@
 //! Behaviour of the built files under the real loader. These tests run in parallel.
 
+mod chaos;
 mod contended;
 mod control;
 mod defects;
@@ -8,6 +9,7 @@ mod doctor;
 mod documents;
 mod escape;
 mod exchange;
+mod failures;
 mod gpus;
 mod graphs;
 mod idle;

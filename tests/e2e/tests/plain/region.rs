@@ -5,7 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor, Outcome, mounted, skip};
+use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor, Outcome, Random, mounted, skip};
 
 /// The first field of both files, `include/cgpu.h`.
 const VERSION: u64 = 0;
@@ -112,12 +112,8 @@ fn corrupting_its_own_region_only_affects_the_writer() {
         .open(container.file("use"))
         .expect("the region's file");
     let length = file.metadata().expect("a file").len();
-    let mut state = 20_261_123_u64;
-    let mut random = |bound: u64| {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % bound
-    };
+    let mut generator = Random::new(20_261_123);
+    let mut random = |bound: u64| generator.below(bound);
     for _ in 0..2000 {
         // Whole words at any offset, half of them in the first 16 KiB: most of the file are
         // unclaimed slots.

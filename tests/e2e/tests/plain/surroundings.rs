@@ -33,12 +33,12 @@ struct Surroundings {
     without: &'static [&'static str],
 }
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// Compiles a C file. Returns false if the compiler refuses.
-fn compiles(source: &Path, to: &Path, flags: &[&str]) -> bool {
+pub(crate) fn compiles(source: &Path, to: &Path, flags: &[&str]) -> bool {
     let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     command.args(["-std=gnu11", "-O1", "-g", "-pthread", "-o"]).arg(to).arg(source);
     command.arg("-I").arg(root().join("include")).args(flags).arg("-ldl");
