@@ -1,7 +1,7 @@
 //! The control socket: one request a line, one reply a line.
 //!
-//! Every user that can open it may read. Root and the monitor's own user may write: the kernel tells
-//! the user of a connection.
+//! Every user that can open it may read. Root and the monitor's own user may write: the kernel
+//! tells the user of a connection.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -103,8 +103,8 @@ impl Region {
         self.read(false);
     }
 
-    /// The same, where processes that lived count as alive: the locks of many slots take longer than
-    /// all the rest.
+    /// The same, where processes that lived count as alive: the locks of many slots take longer
+    /// than all the rest.
     pub(crate) fn refresh_new(&mut self) {
         self.read(true);
     }

@@ -1,7 +1,8 @@
 //! Serves one resource over HTTP/1.1: `GET /metrics`. A connection has one request; all others are
 //! refused.
 //!
-//! It runs on one thread, and accepts a connection every [`ACCEPT_INTERVAL`]. A connection lasts at most [`TIMEOUT`], the head of a request has at most
+//! It runs on one thread, and accepts a connection every [`ACCEPT_INTERVAL`]. A connection lasts at
+//! most [`TIMEOUT`], the head of a request has at most
 //! [`MAX_HEAD`] bytes, and when [`MAX_CONNECTIONS`] are open the oldest is closed. So a client that
 //! sends garbage, sends nothing or does not read costs one descriptor for a bounded time.
 
