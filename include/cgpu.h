@@ -8,7 +8,7 @@
  *     use      written by the container's processes, read (never mapped) by the monitor
  *     grant    written by the monitor, mapped read-only by the container's processes
  *     limits   text, optional: the container's limits (see docs/internals/files.md)
- *     doorbell FIFO, optional: one byte wakes the monitor
+ *     doorbell FIFO, optional: one byte wakes the monitor; 'T' says that `use` was tampered with
  *     refused  text, optional: why the shim refused to start
  *
  * Multi-byte fields are in the host's byte order and naturally aligned. A field marked ATOMIC is

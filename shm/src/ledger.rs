@@ -469,7 +469,8 @@ impl<'a> Account<'a> {
     /// Returns how much charged exported memory has left the GPU. To be subtracted from a sum of
     /// the cells that was made before.
     #[inline]
-    fn returned(&self) -> Bytes {
+    #[must_use]
+    pub fn returned(&self) -> Bytes {
         match self.measured.returned.load(Ordering::Relaxed) {
             0 => Bytes::ZERO,
             _ => self.returned_now(),

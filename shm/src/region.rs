@@ -8,10 +8,10 @@
 //! The program that starts the container creates both files; otherwise the first process that needs
 //! them does. They are never resized or replaced.
 
-use std::ffi::CString;
-use std::fs::{self, DirBuilder};
+use std::ffi::{CString, NulError};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -39,6 +39,16 @@ const GRANT_MODE: u32 = 0o644;
 /// The FIFO that wakes the monitor.
 const DOORBELL: &str = "doorbell";
 
+/// The byte that a process writes to the doorbell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Bell {
+    /// The monitor has requested it.
+    Notification = b'!',
+    /// The region says less than the process has charged: it was written to by something else.
+    Tampered = b'T',
+}
+
 /// Tries of a file that is not ready, one per millisecond: 100 ms in all. Creating it takes less
 /// than one.
 const TRIES: u32 = 100;
@@ -59,6 +69,7 @@ pub struct RegionSpec<'a> {
 #[derive(Debug)]
 pub struct Region {
     directory: PathBuf,
+    doorbell: CString,
     shared: Mapping<Use>,
     grant: Mapping<Grant>,
     locks: LivenessLocks,
@@ -76,7 +87,7 @@ impl Region {
             Mapping::<Grant>::writable(file)?.get().preamble().publish(Kind::Grant);
             Ok(())
         })?;
-        make_doorbell(&directory.join(DOORBELL));
+        make_doorbell(directory);
         file::make(directory, Kind::Use, USE_MODE, |file| {
             let mapping = Mapping::<Use>::writable(file)?;
             let header = &mapping.get().header;
@@ -100,7 +111,9 @@ impl Region {
         let locks = LivenessLocks::of(&path, &file).map_err(fault)?;
         let shared = Mapping::writable(&file).map_err(fault)?;
         let grant = map_grant(directory)?;
-        let region = Self { directory: directory.to_path_buf(), shared, grant, locks };
+        let doorbell = doorbell(directory).map_err(|error| fault(error.into()))?;
+        let directory = directory.to_path_buf();
+        let region = Self { directory, doorbell, shared, grant, locks };
         region.check()?;
         Ok(region)
     }
@@ -194,6 +207,29 @@ impl Region {
     #[must_use]
     pub fn liveness_locks(&self) -> &LivenessLocks {
         &self.locks
+    }
+
+    /// Writes a byte to the doorbell. Best effort.
+    ///
+    /// Opens it each time: programs close descriptors that they do not know, and the number may
+    /// then be another file's. Opens it for reading, too: a write without a reader would end the
+    /// program by SIGPIPE.
+    pub fn ring(&self, bell: Bell) {
+        let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
+        let name = self.doorbell.as_ptr();
+        // SAFETY: `doorbell` is NUL-terminated and lives through the call; no mode is needed
+        // without O_CREAT. A raw system call, because `open` is a cancellation point.
+        let opened = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name, flags, 0) };
+        let Ok(doorbell) = libc::c_int::try_from(opened) else { return };
+        if doorbell < 0 {
+            return;
+        }
+        let byte = [bell as u8];
+        // SAFETY: the byte is readable for the length of 1, and the descriptor was opened above. A
+        // write that the full pipe refuses is not needed: the monitor has a byte to wake on.
+        unsafe { libc::syscall(libc::SYS_write, doorbell, byte.as_ptr(), byte.len()) };
+        // SAFETY: the descriptor was opened above, and is not used after this.
+        unsafe { libc::syscall(libc::SYS_close, doorbell) };
     }
 
     /// The slots.
@@ -323,14 +359,19 @@ impl Region {
     }
 }
 
+/// Returns the path of a directory's doorbell.
+fn doorbell(directory: &Path) -> Result<CString, NulError> {
+    CString::new(directory.join(DOORBELL).into_os_string().into_vec())
+}
+
 /// Creates the FIFO by which the container wakes the monitor. Without it, the monitor polls more
 /// often.
-fn make_doorbell(path: &Path) {
-    let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return };
+fn make_doorbell(directory: &Path) {
+    let Ok(name) = doorbell(directory) else { return };
     // SAFETY: the name is NUL-terminated and outlives the call.
     if unsafe { libc::mkfifo(name.as_ptr(), USE_MODE) } == 0 {
         // Set explicitly, because of the umask: a user that may write `use` may ring the doorbell.
-        let _ = fs::set_permissions(path, fs::Permissions::from_mode(USE_MODE));
+        let _ = fs::set_permissions(directory.join(DOORBELL), Permissions::from_mode(USE_MODE));
     }
 }
 

@@ -76,6 +76,13 @@ impl<'a> OwnCell<'a> {
         let _ = self.0.exported.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
     }
 
+    /// Returns what the process has charged, by its cell.
+    #[inline]
+    #[must_use]
+    pub fn total(self) -> Bytes {
+        held(self.0).used() + get(&self.0.implicit)
+    }
+
     /// Returns the cell's amounts.
     pub(super) fn usage(self) -> Usage {
         let (used, implicit) = (held(self.0).used(), get(&self.0.implicit));

@@ -13,19 +13,21 @@ use cgpu_shm::ledger::{Account, Column, LimitWord, OwnCell, Refused, Usage};
 use cgpu_shm::liveness::LivenessLock;
 use cgpu_shm::lock::Owner;
 use cgpu_shm::reason::Reason;
-use cgpu_shm::region::Region;
+use cgpu_shm::region::{Bell, Region};
 use cgpu_shm::slots::Claim;
 use cgpu_shm::units::{Bytes, DeviceIndex, Nanos};
 use cgpu_shm::uuid::Uuid;
 
 use self::calls::Calls;
 use self::confirmation::Unconfirmable;
+use self::private_count::PrivateCount;
 
 mod calls;
 mod checkpointed;
 mod confirmation;
 mod creations;
 mod exported;
+mod private_count;
 
 pub(crate) use self::calls::Call;
 
@@ -100,6 +102,10 @@ pub(crate) struct Ledger {
     last_scan: AtomicU64,
     unconfirmable: Unconfirmable,
     calls: Calls,
+    /// By GPU, what this process has charged and not refunded, whatever the region says.
+    private: [PrivateCount; GPUS],
+    /// How often the region said less. Kept here because it may be lowered there.
+    tampered: AtomicU32,
 }
 
 impl Ledger {
@@ -119,6 +125,8 @@ impl Ledger {
             last_scan: AtomicU64::new(0),
             unconfirmable: Unconfirmable::default(),
             calls: Calls::default(),
+            private: Default::default(),
+            tampered: AtomicU32::new(0),
         }
     }
 
@@ -185,6 +193,7 @@ impl Ledger {
     pub(crate) fn force_charge(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) {
         let (word, liveness) = (|| self.limit_word(gpu), |owner| self.region.liveness(owner));
         self.account(gpu).force_charge(column, bytes, word, LOCK_TIMEOUT, liveness);
+        self.private(gpu).charge(column, bytes, Bytes::MAX);
         if self.total(gpu) > self.limit(gpu) {
             self.count(Reason::ImplicitOverLimit);
         }
@@ -192,12 +201,16 @@ impl Ledger {
 
     #[inline]
     pub(crate) fn refund(&self, gpu: DeviceIndex, column: Column, bytes: Bytes) {
-        self.own(gpu).refund(column, bytes);
+        self.private(gpu).refund(column, bytes);
+        if self.own(gpu).refund(column, bytes) < bytes {
+            self.tampered(gpu);
+        }
     }
 
     /// Refunds implicit memory of a context that has ended, and discards what the monitor measured
     /// before.
     pub(crate) fn end(&self, gpu: DeviceIndex, bytes: Bytes) {
+        self.private(gpu).refund(Column::Implicit, bytes);
         self.account(gpu).end(
             bytes,
             || self.limit_word(gpu),
@@ -216,6 +229,7 @@ impl Ledger {
         if self.unaccounted_delta(gpu) <= 0 {
             self.end(gpu, bytes);
         } else {
+            self.private(gpu).refund(Column::Implicit, bytes);
             self.account(gpu).shrink(bytes);
         }
     }
@@ -275,10 +289,16 @@ impl Ledger {
         self.region.own_cell(gpu, self.claim.slot)
     }
 
+    #[inline]
+    fn private(&self, gpu: DeviceIndex) -> &PrivateCount {
+        gpu.of(&self.private)
+    }
+
     /// Charges `bytes` if this process has them cached. Returns `false`, nothing charged, if not.
     #[inline]
     pub(crate) fn take_cached(&self, gpu: DeviceIndex, bytes: Bytes) -> bool {
         self.own(gpu).take(bytes, || self.limit_word(gpu))
+            && self.charge_private(gpu, Column::Used, bytes).is_ok()
     }
 
     /// Charges, if it fits the accounting as it is.
@@ -289,7 +309,80 @@ impl Ledger {
         bytes: Bytes,
     ) -> Result<(), Refused> {
         let liveness = |owner| self.region.liveness(owner);
-        self.account(gpu).charge(column, bytes, || self.limit_word(gpu), LOCK_TIMEOUT, liveness)
+        self.account(gpu).charge(column, bytes, || self.limit_word(gpu), LOCK_TIMEOUT, liveness)?;
+        self.charge_private(gpu, column, bytes)?;
+        if self.private(gpu).exceeds(|| self.own(gpu).total()) {
+            self.tampered(gpu);
+        }
+        Ok(())
+    }
+
+    /// Counts what the ledger has admitted, and refuses and refunds it if this process then has
+    /// more than the limit by its own count: the region was written to, or the limit was lowered
+    /// meanwhile.
+    #[inline]
+    fn charge_private(
+        &self,
+        gpu: DeviceIndex,
+        column: Column,
+        bytes: Bytes,
+    ) -> Result<(), Refused> {
+        let limit = self.limit(gpu);
+        if self.private(gpu).charge(column, bytes, limit) {
+            return Ok(());
+        }
+        self.charge_private_slow(gpu, column, bytes, limit)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn charge_private_slow(
+        &self,
+        gpu: DeviceIndex,
+        column: Column,
+        bytes: Bytes,
+        limit: Bytes,
+    ) -> Result<(), Refused> {
+        let held = self.private_held(gpu);
+        if held <= limit {
+            return Ok(());
+        }
+        if self.private(gpu).exceeds(|| self.own(gpu).total()) {
+            self.tampered(gpu);
+        }
+        self.refund(gpu, column, bytes);
+        Err(Refused::OverLimit { used: held - bytes, wanted: bytes, limit })
+    }
+
+    /// Returns what this process has on the GPU by its own count, less what the monitor found to be
+    /// charged and not there.
+    fn private_held(&self, gpu: DeviceIndex) -> Bytes {
+        let missing = Bytes(self.unaccounted_delta(gpu).min(0).unsigned_abs());
+        self.private(gpu).held(missing, self.account(gpu).returned())
+    }
+
+    /// Whether this process's own count is what its cell says.
+    #[cfg(test)]
+    pub(crate) fn is_counted(&self, gpu: DeviceIndex) -> bool {
+        self.private(gpu).held(Bytes::ZERO, Bytes::ZERO) == self.own(gpu).total()
+    }
+
+    /// Counts that the region says less than this process has charged. The first time it is logged
+    /// and the monitor is told, through the doorbell: what is written into the region may be
+    /// overwritten at once.
+    #[cold]
+    #[inline(never)]
+    fn tampered(&self, gpu: DeviceIndex) {
+        let before = self.tampered.fetch_add(1, Ordering::Relaxed);
+        let counters = &self.region.slot(self.claim.slot).counter;
+        if let Some(counter) = counters.get(Reason::Tampered as usize) {
+            counter.fetch_max(before.saturating_add(1), Ordering::Relaxed);
+        }
+        if before == 0 {
+            self.region.ring(Bell::Tampered);
+            let (ledger, charged) = (self.own(gpu).total(), self.private_held(gpu));
+            tracing::warn!(gpu = gpu.get(), %ledger, %charged, "{}", Reason::Tampered.message());
+        }
     }
 
     /// Charges on the slow path, which ends with a counted refusal.
@@ -357,7 +450,7 @@ impl Ledger {
                 Err(refused) => refused,
             };
             let usage = self.usage(gpu);
-            let stays = usage.total() - usage.draining;
+            let stays = (usage.total() - usage.draining).max(self.private_held(gpu));
             let by_exited =
                 matches!(refused, Refused::OverLimit { limit, .. } if stays + bytes <= limit);
             if !by_exited || !budget.sleep_for_drain(self.clock) {

@@ -1,13 +1,10 @@
 //! What the gate needs from outside: the driver and time. They are traits, so that tests simulate
 //! both.
 
-use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt;
-
 use cgpu_shm::atomic::AtomicU32;
 use cgpu_shm::clock::{self, Clocks};
 use cgpu_shm::futex;
-use cgpu_shm::region::Region;
+use cgpu_shm::region::{Bell, Region};
 use cgpu_shm::units::Nanos;
 
 use crate::gpu_time::{ContextKey, Event, Stream};
@@ -94,15 +91,13 @@ pub trait Platform {
 #[derive(Debug)]
 pub struct Host<'r> {
     region: &'r Region,
-    doorbell: Option<CString>,
 }
 
 impl<'r> Host<'r> {
     /// Makes the platform of this region's processes.
     #[must_use]
-    pub fn new(region: &'r Region) -> Self {
-        let doorbell = region.directory().join("doorbell");
-        Self { region, doorbell: CString::new(doorbell.as_os_str().as_bytes()).ok() }
+    pub const fn new(region: &'r Region) -> Self {
+        Self { region }
     }
 }
 
@@ -125,28 +120,9 @@ impl Platform for Host<'_> {
         self.region.grant().wait(word, timeout);
     }
 
-    /// Opens the doorbell each time: programs close descriptors that they do not know, and the
-    /// number may then be another file's. Opens it for reading, too: a write without a reader would
-    /// end the program by SIGPIPE.
     fn notify_monitor(&self) {
-        let Some(doorbell) =
-            self.doorbell.as_ref().filter(|_| self.region.grant().notify_requested())
-        else {
-            return;
-        };
-        let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
-        // SAFETY: `doorbell` is NUL-terminated and lives through the call; no mode is needed
-        // without O_CREAT. A raw system call, because `open` is a cancellation point.
-        let opened =
-            unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, doorbell.as_ptr(), flags, 0) };
-        let Ok(doorbell) = libc::c_int::try_from(opened) else { return };
-        if doorbell < 0 {
-            return;
+        if self.region.grant().notify_requested() {
+            self.region.ring(Bell::Notification);
         }
-        // SAFETY: the byte is readable for the length of 1, and the descriptor was opened above. A
-        // write that the full pipe refuses is not needed: the monitor has a byte to wake on.
-        unsafe { libc::syscall(libc::SYS_write, doorbell, c"!".as_ptr(), 1_usize) };
-        // SAFETY: the descriptor was opened above, and is not used after this.
-        unsafe { libc::syscall(libc::SYS_close, doorbell) };
     }
 }

@@ -9,6 +9,7 @@ impl Ledger {
     /// Marks `bytes` that this process has as exported: they stay charged after it has exited.
     pub(crate) fn export(&self, gpu: DeviceIndex, bytes: Bytes) {
         self.own(gpu).export(bytes);
+        self.private(gpu).export(bytes);
     }
 
     /// Ends the export of bytes that this process had freed before.
@@ -28,6 +29,7 @@ impl Ledger {
     }
 
     fn withdraw_any(&self, gpu: DeviceIndex, bytes: Bytes, kept: bool) {
+        self.private(gpu).withdraw(bytes);
         let liveness = |owner| self.region.liveness(owner);
         self.account(gpu).withdraw(bytes, kept, || self.limit_word(gpu), LOCK_TIMEOUT, liveness);
     }

@@ -460,3 +460,140 @@ fn scan_if_due_finds_exited_processes_at_intervals() {
     ledger.scan_if_due();
     assert_eq!(draining(), mib(2));
 }
+
+/// A copy of the file `use`, which any process of the container can make and restore.
+struct Copied {
+    path: std::path::PathBuf,
+    bytes: Vec<u8>,
+}
+
+impl Copied {
+    fn of(container: &Container) -> Self {
+        let path = container.run().join("use");
+        let bytes = std::fs::read(&path).expect("the region");
+        Self { path, bytes }
+    }
+
+    fn restore(&self) {
+        use std::os::unix::fs::FileExt;
+        let file = std::fs::File::options().write(true).open(&self.path).expect("the region");
+        file.write_all_at(&self.bytes, 0).expect("the region");
+    }
+}
+
+/// Opens a container's doorbell like the monitor.
+fn doorbell(container: &Container) -> std::fs::File {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::File::options();
+    options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
+    options.open(container.run().join("doorbell")).expect("the doorbell")
+}
+
+#[test]
+fn process_that_restores_old_bytes_of_its_region_stays_within_its_limit() {
+    let container = Container::limited(10);
+    let ledger = container.tenant().tables.ledger;
+    let mut bell = doorbell(&container);
+    let copied = Copied::of(&container);
+    let mut admitted = 0;
+    for _ in 0..4 {
+        admitted += (0..20).filter(|_| charge(&ledger, mib(1))).count();
+        copied.restore();
+    }
+    assert_eq!(admitted, 10);
+    assert!(ledger.tampered.load(Ordering::Relaxed) > 0);
+    let mut rung = [0; 8];
+    let read = std::io::Read::read(&mut bell, &mut rung).expect("a byte");
+    assert_eq!(rung[..read], [Bell::Tampered as u8], "the monitor is told once");
+}
+
+#[test]
+fn cached_bytes_written_by_the_tenant_admit_no_more_than_the_limit() {
+    let container = Container::limited(10);
+    let ledger = container.tenant().tables.ledger;
+    assert!(charge(&ledger, mib(10)));
+    ledger.refund(gpu(), Column::Used, mib(10));
+    let copied = Copied::of(&container);
+    let mut admitted = 0;
+    for _ in 0..40 {
+        admitted += usize::from(ledger.take_cached(gpu(), mib(1)));
+        copied.restore();
+    }
+    assert_eq!(admitted, 10);
+    assert!(ledger.tampered.load(Ordering::Relaxed) > 0);
+}
+
+#[test]
+fn refund_of_more_than_the_cell_has_is_counted_as_tampered() {
+    let container = Container::limited(10);
+    let ledger = container.tenant().tables.ledger;
+    let copied = Copied::of(&container);
+    assert!(charge(&ledger, mib(4)));
+    ledger.refund(gpu(), Column::Used, mib(1));
+    assert_eq!(count(&ledger, Reason::Tampered), 0);
+    copied.restore();
+    ledger.refund(gpu(), Column::Used, mib(1));
+    assert_eq!(count(&ledger, Reason::Tampered), 1);
+}
+
+#[test]
+fn lower_limit_refuses_and_is_not_counted_as_tampered() {
+    let container = Container::limited(10);
+    let ledger = container.tenant().tables.ledger;
+    assert!(charge(&ledger, mib(8)));
+    let monitor = GrantWriter::open(container.run()).expect("the grant file");
+    monitor.gpu(gpu()).limit.store(mib(4).0, Ordering::Relaxed);
+    assert!(!charge(&ledger, mib(1)));
+    monitor.gpu(gpu()).limit.store(mib(9).0, Ordering::Relaxed);
+    assert!(charge(&ledger, mib(1)));
+    assert_eq!(count(&ledger, Reason::Tampered), 0);
+}
+
+/// The monitor lowers what is charged too high; the private count must not bring it back.
+#[test]
+fn memory_that_the_monitor_found_missing_can_be_allocated() {
+    let container = Container::limited(10);
+    let ledger = container.tenant().tables.ledger;
+    ledger.force_charge(gpu(), Column::Implicit, mib(6));
+    publish(&container, &ledger, measured(&ledger, signed_mib(-4)), false);
+    assert!(charge(&ledger, mib(8)), "2 MiB of 10 are implicit");
+    assert!(!charge(&ledger, mib(1)));
+    ledger.end(gpu(), mib(6));
+    assert!(charge(&ledger, mib(2)));
+    assert_eq!(count(&ledger, Reason::Tampered), 0);
+}
+
+#[test]
+fn exported_memory_that_has_returned_can_be_allocated() {
+    let container = Container::limited(10);
+    let ledger = container.tenant().tables.ledger;
+    assert!(charge(&ledger, mib(8)));
+    ledger.export(gpu(), mib(6));
+    let monitor = GrantWriter::open(container.run()).expect("the grant file");
+    monitor.set_returned(gpu(), mib(6).0);
+    assert!(charge(&ledger, mib(8)), "the process has freed 6 MiB, and no process holds them");
+    assert!(!charge(&ledger, mib(1)));
+    assert_eq!(count(&ledger, Reason::Tampered), 0);
+}
+
+/// Threads that charge and free at once never look like a tenant that writes to its region.
+#[test]
+fn threads_at_the_limit_are_not_counted_as_tampered() {
+    let container = Container::limited(10);
+    let ledger = container.tenant().tables.ledger;
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let ledger = &ledger;
+            scope.spawn(move || {
+                for round in 0..5000 {
+                    let bytes = Bytes(512 << ((round + thread) % 13));
+                    if charge(ledger, bytes) {
+                        ledger.refund(gpu(), Column::Used, bytes);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(count(&ledger, Reason::Tampered), 0);
+    assert_eq!(ledger.total(gpu()), Bytes::ZERO);
+}

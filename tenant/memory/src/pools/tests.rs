@@ -166,6 +166,7 @@ impl Fixture {
 
     fn check(&self) {
         assert_eq!(self.used(), self.driver.held());
+        assert!(self.tenant.tables.ledger.is_counted(gpu()));
         assert_eq!(self.tenant.tables.pools.sums(), (self.driver.held(), Bytes::ZERO));
     }
 }

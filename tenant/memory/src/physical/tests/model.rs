@@ -340,6 +340,7 @@ impl<'a> Fixture<'a> {
     fn check_lower_bound(&self) {
         let least = length(self.driver.charged() + self.kept);
         assert!(used(self.tenant) >= least, "{} charged of {least}", used(self.tenant));
+        assert!(self.tenant.tables.ledger.is_counted(gpu()));
     }
 
     fn quiesce(&mut self) {

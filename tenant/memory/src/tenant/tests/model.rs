@@ -216,6 +216,7 @@ impl<'a> Fixture<'a> {
             let view = tenant.view().memory(gpu(), mib(90)).expect("a limit is set");
             assert_eq!(view.free, mib(LIMIT_MIB) - total);
             assert_eq!(view.used + view.free, view.total);
+            assert!(tenant.tables.ledger.is_counted(gpu()));
             let live = accounts.live.values().map(|it| it.0).sum();
             assert_eq!(tenant.tables.allocations.count(), (accounts.live.len(), live));
         }
