@@ -79,9 +79,12 @@ note "file /usr/lib/cgpu/files.sh"
 # The configuration belongs to the host: it is made once and never overwritten.
 folder "$(dirname "$SETTINGS")"
 if [ ! -e "$root$SETTINGS" ]; then
-    cp "$here/monitor.toml" "$root$SETTINGS"
+    # OVER_LIMIT: another default of `over_limit`, for a node of a cluster.
+    edit=
+    [ -z "${OVER_LIMIT:-}" ] || edit="s/^# over_limit = \"report\"/over_limit = \"$OVER_LIMIT\"/"
+    sed "$edit" "$here/monitor.toml" > "$root$SETTINGS"
     chmod 0644 "$root$SETTINGS"
-    note "configuration $SETTINGS $(cksum < "$here/monitor.toml" | tr ' ' -)"
+    note "configuration $SETTINGS $(cksum < "$root$SETTINGS" | tr ' ' -)"
 fi
 cp "$list" "$root$LIST"
 

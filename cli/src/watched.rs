@@ -10,6 +10,9 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
     let mut lines: Vec<String> =
         status.findings.iter().filter_map(|finding| about(finding, status)).collect();
     for gpu in &status.gpus {
+        if let Some(why) = &gpu.limits_unverified {
+            lines.push(format!("GPU {}: limits unverified: {}", gpu.index, plain(why)));
+        }
         let hosts =
             status.findings.iter().filter(|it| it.gpu == gpu.index && it.container.is_none());
         let named: Vec<String> =
@@ -72,7 +75,7 @@ fn ended(ended: &Ended) -> String {
     let (comm, id, ago) = (plain(&ended.comm), plain(&ended.container), ended.ago_ms / 1000);
     let why = match cause {
         Cause::Unshimmed => "it used a GPU without the shim (end_unshimmed)",
-        Cause::OverLimit => "its container used more than its limit (end_over_limit_mib)",
+        Cause::OverLimit => "its container used more than its limit (over_limit)",
     };
     format!("process {pid} ({comm}) of {id} was sent {signal} by the monitor {ago} s ago: {why}")
 }
@@ -111,7 +114,10 @@ mod tests {
             ago_ms: 12_345,
         };
         let status = Status {
-            gpus: vec![GpuStatus::default()],
+            gpus: vec![GpuStatus {
+                limits_unverified: Some("NVML does not answer.".into()),
+                ..GpuStatus::default()
+            }],
             containers: vec![container],
             findings: vec![
                 finding(1, Cause::Unshimmed, Some("a")),
@@ -129,6 +135,7 @@ mod tests {
                 "GPU 0: process 1 (tr?n) of a uses it without the shim, 512 MiB: cgpu doctor --pid 1 says why",
                 "GPU 0: a uses 3072 MiB, its limit is 1024 MiB; process 2 (tr?n) uses most of that",
                 "GPU 0: process 5 (tr?n) of a uses it with the shim loaded but inactive, 512 MiB: cgpu doctor --pid 5 says why",
+                "GPU 0: limits unverified: NVML does not answer.",
                 "GPU 0: processes of the host use it without the shim: 3 (tr?n), 4 (tr?n)",
                 "process 6 (hold) of a was sent SIGKILL by the monitor 12 s ago: it used a GPU without the shim (end_unshimmed)",
             ]

@@ -394,6 +394,10 @@ pub struct GpuStatus {
     pub slice_us: u64,
     /// Process ids on the GPU, by NVML, that belong to no container.
     pub unknown_processes: Vec<u32>,
+    /// Why the monitor cannot compare what containers hold of it with their limits; none: it can,
+    /// or no container has a limit there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits_unverified: Option<String>,
 }
 
 /// How a GPU is shared (`docs/internals/turns.md`).

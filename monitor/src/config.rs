@@ -12,8 +12,10 @@
 //! default_memsize = 0         # bytes for containers that come without a limit; 0: none
 //! allow_overcommit = false    # limits may add up to more than the GPU has
 //! end_unshimmed = false       # end containers' processes that use a GPU without the shim
-//! end_over_limit_mib = 1024   # of a container this much over its limit, end the process
-//!                             # that holds most; left out: end none
+//! over_limit = "report"       # "block": a container beyond limit and margin allocates nothing;
+//!                             # "end": also end its largest processes after the grace period
+//! over_limit_margin_mib = 1024
+//! over_limit_grace_s = 10
 //!
 //! [gpu.0]                     # by index, or by UUID, which wins: [gpu."GPU-..."]
 //! policy = 1
@@ -43,7 +45,7 @@ use toml::Spanned;
 
 use crate::metrics::Endpoint;
 use crate::settings::{GpuSettings, bounds};
-use crate::watcher::Rules;
+use crate::watcher::{Action, OverLimit, Rules};
 
 const DEFAULT_METRICS: &str = "127.0.0.1:9445";
 
@@ -55,7 +57,8 @@ const DEFAULT_TREE: &str = "/run/cgpu_km";
 const NONE: &str = "none";
 
 const BASE_SLICE_MS: RangeInclusive<u64> = 1..=20;
-const OVER_LIMIT_MIB: RangeInclusive<u64> = 0..=1_048_576;
+const OVER_LIMIT_MARGIN_MIB: RangeInclusive<u64> = 0..=1_048_576;
+const OVER_LIMIT_GRACE_S: RangeInclusive<u64> = 1..=86_400;
 const TIME_SCALE: RangeInclusive<f64> = 0.1..=1000.0;
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -70,7 +73,9 @@ struct Contents {
     default_memsize: Option<Spanned<i64>>,
     allow_overcommit: bool,
     end_unshimmed: bool,
-    end_over_limit_mib: Option<Spanned<i64>>,
+    over_limit: Action,
+    over_limit_margin_mib: Option<Spanned<i64>>,
+    over_limit_grace_s: Option<Spanned<i64>>,
     metrics: Option<Spanned<String>>,
     metrics_hami: bool,
     gpu: BTreeMap<Spanned<String>, GpuContents>,
@@ -318,11 +323,6 @@ impl Config {
         }
         let memsize =
             file.number("default_memsize", contents.default_memsize.as_ref(), &bounds::BYTES)?;
-        let over_limit = file.number(
-            "end_over_limit_mib",
-            contents.end_over_limit_mib.as_ref(),
-            &OVER_LIMIT_MIB,
-        )?;
         // Checked just above.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let percent = (scale * 100.0) as u32;
@@ -334,8 +334,20 @@ impl Config {
             allow_overcommit: contents.allow_overcommit,
             rules: Rules {
                 end_unshimmed: contents.end_unshimmed,
-                end_over_limit: over_limit.map(Bytes::from_mib),
+                over_limit: Self::over_limit(file, contents)?,
             },
+        })
+    }
+
+    fn over_limit(file: &Source<'_>, contents: &Contents) -> Result<OverLimit> {
+        let margin = contents.over_limit_margin_mib.as_ref();
+        let margin = file.number("over_limit_margin_mib", margin, &OVER_LIMIT_MARGIN_MIB)?;
+        let grace = contents.over_limit_grace_s.as_ref();
+        let grace = file.number("over_limit_grace_s", grace, &OVER_LIMIT_GRACE_S)?;
+        Ok(OverLimit {
+            action: contents.over_limit,
+            margin: margin.map_or(OverLimit::MARGIN, Bytes::from_mib),
+            grace: grace.map_or(OverLimit::GRACE, |s| Nanos::from_millis(1000 * s)),
         })
     }
 }
@@ -399,6 +411,23 @@ mod tests {
     }
 
     #[test]
+    fn container_over_its_limit_is_reported_unless_configured_otherwise() {
+        let rule =
+            |text: &str| load(&format!("root = '/x'\n{text}")).unwrap().start.rules.over_limit;
+        assert_eq!(rule(""), OverLimit::default());
+        assert_eq!(rule("").action, Action::Report);
+        assert_eq!(
+            rule("over_limit = 'end'\nover_limit_margin_mib = 64\nover_limit_grace_s = 30"),
+            OverLimit {
+                action: Action::End,
+                margin: Bytes::from_mib(64),
+                grace: Nanos::from_millis(30_000)
+            }
+        );
+        assert_eq!(rule("over_limit = 'block'").action, Action::Block);
+    }
+
+    #[test]
     fn invalid_configuration_names_the_line_and_what_was_expected() {
         for (text, message) in [
             ("rooot = '/x'", "line 1: unknown field `rooot`"),
@@ -429,8 +458,16 @@ mod tests {
                 "line 2: default_memsize: expected a number of bytes",
             ),
             (
-                "root = '/x'\nend_over_limit_mib = -1",
-                "line 2: end_over_limit_mib: expected 0 to 1048576, found -1",
+                "root = '/x'\nover_limit_margin_mib = -1",
+                "line 2: over_limit_margin_mib: expected 0 to 1048576, found -1",
+            ),
+            (
+                "root = '/x'\nover_limit = 'kill'",
+                "line 2: unknown variant `kill`, expected one of `report`, `block`, `end`",
+            ),
+            (
+                "root = '/x'\nover_limit_grace_s = 0",
+                "line 2: over_limit_grace_s: expected 1 to 86400, found 0",
             ),
             ("root = '/x'\nend_unshimmed = 1", "line 2: invalid type: integer"),
             (

@@ -24,6 +24,7 @@ mod probe_results;
 pub(crate) mod region;
 mod turns;
 mod upgrade;
+mod verification;
 
 use cgpu_client::inventory::HostDevice;
 use cgpu_inventory::health::HealthCheck;
@@ -59,6 +60,8 @@ pub(crate) struct Host {
     pub(crate) health_checks: Option<(Nanos, Vec<HealthCheck>)>,
     pub(crate) prober: Prober,
     next_tenant: u64,
+    /// Whether it has looked for the containers that were there before it.
+    has_scanned: bool,
     /// Containers whose ledgers the prober samples, as last sent to it.
     sampled_containers: Vec<SampledContainer>,
     /// How the prober identifies containers' processes, as last sent to it.
@@ -115,6 +118,7 @@ impl Host {
             health_checks: None,
             prober,
             next_tenant: 1,
+            has_scanned: false,
             sampled_containers: Vec::new(),
             identities: Vec::new(),
             watcher: Watcher::default(),

@@ -10,15 +10,17 @@
 //!   a container's process is then neither limited nor gated. A process of no container is the
 //!   host's own: it is shown, and never ended.
 //! - **Over limit**: by NVML, all processes of a container together hold more of the GPU than its
-//!   limit. The finding names the one that holds most.
+//!   limit. The finding names the one that holds most. Beyond a margin, the container is *blocked*
+//!   (it may allocate nothing there), and its processes are ended, if that is configured.
 //!
 //! Four rules protect processes that did nothing wrong:
 //!
 //! - A finding needs two observations that agree: a process may be on the GPU before its slot is
 //!   verified.
-//! - SIGTERM is sent only after every observation of [`TERM_DELAY`] called for it, SIGKILL only
-//!   after every one of [`KILL_DELAY`] more. One observation that does not starts all of it anew.
-//!   The prober checks everything again once it has opened the process (`probe/end.rs`).
+//! - SIGTERM is sent only after every observation of [`TERM_DELAY`], or of the configured grace
+//!   period, called for it, SIGKILL only after every one of [`KILL_DELAY`] more. One observation
+//!   that does not starts all of it anew. The prober checks everything again once it has opened the
+//!   process (`probe/end.rs`).
 //! - A container whose limit was lowered, or that was over its limit when the monitor started, may
 //!   keep what it has: it is held to the greatest limit since it was last within one.
 //! - A monitor that has just started must find a container's processes first. Until it has, for at
@@ -35,7 +37,8 @@ mod upgrade;
 
 pub use upgrade::WatcherState;
 
-/// Time for which every observation must call for the end of a process before it gets SIGTERM.
+/// Time for which every observation must call for the end of an unshimmed process before it gets
+/// SIGTERM.
 pub const TERM_DELAY: Nanos = Nanos::from_millis(3_000);
 /// Time from SIGTERM to SIGKILL, and from one SIGKILL to the next.
 pub const KILL_DELAY: Nanos = Nanos::from_millis(10_000);
@@ -46,14 +49,51 @@ pub const MIN_INTERVAL: Nanos = Nanos::from_millis(500);
 pub const SEARCH_TIMEOUT: Nanos = Nanos::from_millis(10_000);
 const MAX_REMEMBERED: usize = 32;
 
-/// Which processes the configuration ends.
+/// What the configuration does about findings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// Whether containers' processes that use a GPU without the shim are ended.
     pub end_unshimmed: bool,
-    /// How far a container may exceed its limit before the process that holds most is ended; none:
-    /// no process is ended.
-    pub end_over_limit: Option<Bytes>,
+    /// What happens to a container over its limit.
+    pub over_limit: OverLimit,
+}
+
+/// What happens to a container over its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OverLimit {
+    /// The action.
+    pub action: Action,
+    /// How far a container may exceed its limit before anything but a report happens: what loading
+    /// code and growing stacks may take without a call that could be refused.
+    pub margin: Bytes,
+    /// How long it must have exceeded both before a process is ended.
+    pub grace: Nanos,
+}
+
+impl OverLimit {
+    /// Default of [`OverLimit::margin`].
+    pub const MARGIN: Bytes = Bytes::from_mib(1024);
+    /// Default of [`OverLimit::grace`].
+    pub const GRACE: Nanos = Nanos::from_millis(10_000);
+}
+
+impl Default for OverLimit {
+    fn default() -> Self {
+        Self { action: Action::Report, margin: Self::MARGIN, grace: Self::GRACE }
+    }
+}
+
+/// What the monitor does about a container over its limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// Reports it.
+    #[default]
+    Report,
+    /// Also lets it allocate nothing more, by its page, which it cannot write.
+    Block,
+    /// Also ends its largest processes after the grace period.
+    End,
 }
 
 /// A process, distinguished from a later one with the same number.
@@ -94,6 +134,8 @@ pub struct GpuObservation {
     pub seen: Vec<ObservedProcess>,
     /// The limits of the containers that have one.
     pub limits: BTreeMap<TenantId, Bytes>,
+    /// Containers that arrived, with their limit, while the monitor ran: they never had more.
+    pub fresh: BTreeSet<TenantId>,
     /// Containers that may have more processes on it than are known yet.
     pub unsure: BTreeSet<TenantId>,
 }
@@ -188,6 +230,17 @@ pub struct Watcher {
     found: BTreeMap<(Cause, Option<TenantId>), u64>,
     counts: BTreeMap<(Cause, TenantId), u64>,
     ended: VecDeque<Ended>,
+    /// Containers beyond limit and margin.
+    excess: BTreeMap<(Uuid, TenantId), Excess>,
+}
+
+/// A container that exceeds its limit by more than the margin.
+#[derive(Clone, Debug)]
+struct Excess {
+    since: Nanos,
+    observations: u32,
+    /// Processes that were sent SIGTERM for it, and when they were last sent a signal.
+    sent: BTreeMap<ProcessId, Nanos>,
 }
 
 impl Watcher {
@@ -205,27 +258,46 @@ impl Watcher {
         found.extend(self.over_limit(observation));
         let before: Vec<Key> =
             self.known.keys().filter(|key| key.0 == observation.gpu).copied().collect();
+        let mut gone = Vec::new();
         for key in before {
             if !found.iter().any(|finding| key == (finding.gpu, finding.id, finding.cause)) {
-                self.known.remove(&key);
+                gone.extend(self.known.remove(&key));
             }
         }
         let mut events = Vec::new();
         for finding in found {
-            events.extend(self.track(finding, observation.at, rules));
+            // Another process of the container may hold most now: it is the same finding.
+            let same = |known: &&TrackedFinding| {
+                (known.finding.cause, known.finding.owner) == (Cause::OverLimit, finding.owner)
+            };
+            let former = Some(&finding)
+                .filter(|finding| finding.cause == Cause::OverLimit)
+                .and_then(|_| gone.iter().find(same).cloned());
+            events.extend(self.track(finding, former, observation.at, rules));
         }
+        events.extend(self.end_excess(observation, rules.over_limit));
         events
+    }
+
+    /// Returns the containers that may allocate nothing. It does not say on which GPU: only the
+    /// container's own region names its GPUs in its page.
+    pub fn blocked(&self, rules: Rules) -> BTreeSet<TenantId> {
+        let blocks = rules.over_limit.action >= Action::Block;
+        let own = self.excess.iter().filter(|(_, excess)| blocks && excess.observations > 1);
+        own.map(|((_, tenant), _)| *tenant).collect()
     }
 
     /// Forgets what was found on a GPU that NVML no longer lists; none: on all GPUs.
     pub fn forget(&mut self, gpu: Option<Uuid>) {
         self.known.retain(|key, _| gpu.is_some_and(|gpu| key.0 != gpu));
+        self.excess.retain(|key, _| gpu.is_some_and(|gpu| key.0 != gpu));
     }
 
     /// Forgets a container that has been removed.
     pub fn dismiss(&mut self, tenant: TenantId) {
         self.allowed.retain(|(_, owner), _| *owner != tenant);
         self.unsure.retain(|(_, owner), _| *owner != tenant);
+        self.excess.retain(|(_, owner), _| *owner != tenant);
         self.known.retain(|_, known| known.finding.owner != Some(tenant));
         self.found.retain(|(_, owner), _| *owner != Some(tenant));
         self.counts.retain(|(_, owner), _| *owner != tenant);
@@ -264,10 +336,14 @@ impl Watcher {
 
     /// Records that an order was not carried out. After a failed SIGTERM, everything starts anew.
     pub fn refused(&mut self, order: &Order) {
-        if let Some(known) = self.known.get_mut(&(order.gpu, order.id, order.cause))
-            && order.signal == Signal::Term
-        {
+        if order.signal != Signal::Term {
+            return;
+        }
+        if let Some(known) = self.known.get_mut(&(order.gpu, order.id, order.cause)) {
             (known.wanted, known.sent) = (None, None);
+        }
+        if let Some(excess) = self.excess.get_mut(&(order.gpu, order.owner)) {
+            excess.sent.remove(&order.id);
         }
     }
 
@@ -296,6 +372,7 @@ impl Watcher {
             let allowed = match self.allowed.get(&(observation.gpu, tenant)) {
                 Some(before) if over => (*before).max(limit),
                 Some(_) => limit,
+                None if observation.fresh.contains(&tenant) => limit,
                 // It was so before this monitor or this limit.
                 None => container_memory.max(limit),
             };
@@ -323,17 +400,71 @@ impl Watcher {
         waits
     }
 
-    fn track(&mut self, finding: Finding, now: Nanos, rules: Rules) -> Vec<Event> {
+    /// Updates which containers exceed limit and margin, and orders the end of as many of their
+    /// processes, largest first, as it takes to be within both.
+    fn end_excess(&mut self, observation: &GpuObservation, rule: OverLimit) -> Vec<Event> {
+        let (gpu, now) = (observation.gpu, observation.at);
+        let mut events = Vec::new();
+        let mut excess = std::mem::take(&mut self.excess);
+        excess.retain(|(on, tenant), _| *on != gpu || observation.limits.contains_key(tenant));
+        for &tenant in observation.limits.keys() {
+            let Some(allowed) = self.allowed.get(&(gpu, tenant)) else { continue };
+            let bound = *allowed + rule.margin;
+            let own = || observation.seen.iter().filter(|seen| seen.owner == Some(tenant));
+            let held = own().map(|seen| (seen.id, seen.memory.unwrap_or_default()));
+            let chosen = largest_beyond(held, bound);
+            if chosen.is_empty() || own().any(|seen| seen.spared) {
+                excess.remove(&(gpu, tenant));
+                continue;
+            }
+            let begun = Excess { since: now, observations: 0, sent: BTreeMap::new() };
+            let state = excess.entry((gpu, tenant)).or_insert(begun);
+            state.observations = state.observations.saturating_add(1);
+            state.sent.retain(|id, _| own().any(|seen| seen.id == *id));
+            if rule.action < Action::End || now - state.since < rule.grace {
+                continue;
+            }
+            for seen in own().filter(|seen| chosen.contains(&seen.id)) {
+                let signal = match state.sent.get(&seen.id) {
+                    None => Signal::Term,
+                    Some(at) if now - *at >= KILL_DELAY => Signal::Kill,
+                    Some(_) => continue,
+                };
+                state.sent.insert(seen.id, now);
+                events.push(Event::End(Order {
+                    gpu,
+                    id: seen.id,
+                    comm: seen.comm.clone(),
+                    owner: tenant,
+                    cause: Cause::OverLimit,
+                    bound: Some(bound),
+                    signal,
+                }));
+            }
+        }
+        self.excess = excess;
+        events
+    }
+
+    /// Tracks a finding; `former`: as it was found before, of another process of the container.
+    fn track(
+        &mut self,
+        finding: Finding,
+        former: Option<TrackedFinding>,
+        now: Nanos,
+        rules: Rules,
+    ) -> Vec<Event> {
         let key = (finding.gpu, finding.id, finding.cause);
         let is_reported = self.known.iter().any(|(other, known)| {
             *other != key && (other.1, other.2) == (key.1, key.2) && known.observations > 1
         });
-        let wanted = self.wants(&finding, rules);
-        let known = self.known.entry(key).or_insert_with(|| TrackedFinding {
-            finding: finding.clone(),
-            observations: 0,
-            wanted: None,
-            sent: None,
+        let known = self.known.entry(key).or_insert_with(|| {
+            former.unwrap_or_else(|| TrackedFinding {
+                finding: finding.clone(),
+                observations: 0,
+                wanted: None,
+                sent: None,
+            })
         });
         known.observations = known.observations.saturating_add(1);
         known.finding = Finding { since: known.finding.since, ..finding };
@@ -343,8 +474,7 @@ impl Watcher {
             *self.found.entry((finding.cause, finding.owner)).or_default() += 1;
             events.push(Event::Found(finding.clone()));
         }
-        let Some((owner, bound)) = wanted else {
-            // A process that stops holding too much and starts again gets another SIGTERM first.
+        let Some(owner) = finding.owner.filter(|_| ends(&finding, rules)) else {
             (known.wanted, known.sent) = (None, None);
             return events;
         };
@@ -356,27 +486,38 @@ impl Watcher {
         if let Some(signal) = signal {
             known.sent = Some(now);
             let Finding { gpu, id, comm, cause, .. } = finding;
-            events.push(Event::End(Order { gpu, id, comm, owner, cause, bound, signal }));
+            events.push(Event::End(Order { gpu, id, comm, owner, cause, bound: None, signal }));
         }
         events
     }
+}
 
-    /// Returns the container whose process the finding calls to end, and what its processes may
-    /// hold; none: it is not to be ended.
-    fn wants(&self, finding: &Finding, rules: Rules) -> Option<(TenantId, Option<Bytes>)> {
-        let owner = finding.owner.filter(|_| !finding.spared)?;
-        match finding.cause {
-            // A process whose shim is unknown may have it.
-            Cause::Unshimmed => {
-                let without = matches!(finding.shim, Shim::Absent | Shim::Loaded);
-                (rules.end_unshimmed && without).then_some((owner, None))
-            }
-            Cause::OverLimit => {
-                let bound = *self.allowed.get(&(finding.gpu, owner))? + rules.end_over_limit?;
-                (finding.container_memory > bound).then_some((owner, Some(bound)))
-            }
+/// Whether an unshimmed process is to be ended. One whose shim is unknown may have it.
+fn ends(finding: &Finding, rules: Rules) -> bool {
+    let without = matches!(finding.shim, Shim::Absent | Shim::Loaded);
+    finding.cause == Cause::Unshimmed && rules.end_unshimmed && without && !finding.spared
+}
+
+/// Returns the largest processes, as few as leave the others within `bound` together.
+pub(crate) fn largest_beyond(
+    held: impl Iterator<Item = (ProcessId, Bytes)>,
+    bound: Bytes,
+) -> BTreeSet<ProcessId> {
+    // A process may be listed twice; both figures are of all that it holds.
+    let held: BTreeMap<ProcessId, Bytes> = held.collect();
+    let mut left: Bytes = held.values().copied().sum();
+    let mut largest: Vec<(Bytes, ProcessId)> =
+        held.into_iter().map(|(id, memory)| (memory, id)).collect();
+    largest.sort_unstable_by(|one, other| other.cmp(one));
+    let mut chosen = BTreeSet::new();
+    for (memory, id) in largest {
+        if left <= bound {
+            break;
         }
+        left = left - memory;
+        chosen.insert(id);
     }
+    chosen
 }
 
 fn finding(

@@ -127,7 +127,7 @@ cgpu_diagnosis::causes! {
         "If the count does not grow, nothing: a reset of the GPU causes this once. Otherwise report it with the GPU's and the driver's version.";
     EndedProcess, Throttle, ByDesign, "ended_process",
         "The monitor ended a process that used a GPU without the shim or exceeded its limit, as configured.",
-        "Start the process with the shim and within its limit, or remove end_unshimmed or end_over_limit_mib from monitor.toml.";
+        "Start the process with the shim and within its limit, or change end_unshimmed or over_limit in monitor.toml.";
     // Memory.
     OverLimit, Memory, Wrong, "over_limit",
         "Allocations were refused because they exceeded the container's limit.",
@@ -135,6 +135,15 @@ cgpu_diagnosis::causes! {
     UseOverLimit, Memory, Wrong, "use_over_limit",
         "The container uses more than its limit: allocations are refused until it uses less.",
         "Free memory, end processes, or raise the limit. A lowered limit or code loaded by a first launch can cause this.";
+    Tampered, Memory, Wrong, "tampered",
+        "Something other than cgpu has written to the container's file `use`, so its accounting is wrong.",
+        "Find the program that writes there, and start the container again. over_limit in monitor.toml blocks or ends containers that hold more than their limit.";
+    Blocked, Memory, Wrong, "blocked",
+        "The container holds more than its limit and the margin, so the monitor lets it allocate nothing (over_limit in monitor.toml).",
+        "End the processes that hold it. If code that the driver loads takes that much, raise over_limit_margin_mib.";
+    LimitsUnverified, Memory, Wrong, "limits_unverified",
+        "NVML does not report what the containers hold of a GPU: only their own accounting is compared with their limits.",
+        "Run the monitor in the host's PID namespace. Some MIG and WSL drivers have no such figures: do not give those GPUs to tenants that you do not trust.";
     GpuFull, Memory, Wrong, "gpu_full",
         "The driver refused memory that the limit allows: the GPU itself is full.",
         "Find what uses it (cgpu smi): limits that add up to more than the GPU has, or processes outside of containers.";

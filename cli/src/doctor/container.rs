@@ -226,6 +226,7 @@ fn cause(reason: Reason) -> Option<Cause> {
         Reason::ManagedRefused => Some(Cause::ManagedMemory),
         Reason::DriverRefused => Some(Cause::GpuFull),
         Reason::LockHeld => Some(Cause::StoppedProcess),
+        Reason::Tampered => Some(Cause::Tampered),
         Reason::StaleMonitor => Some(Cause::LetThrough),
         Reason::LengthClamped => Some(Cause::GpuClock),
         other => (other.kind() == ReasonKind::Refusal).then_some(Cause::Unsupported),

@@ -91,6 +91,9 @@ pub(crate) fn check_status(status: &Status, only: Option<&str>, findings: &mut F
             continue;
         }
         let subject = format!("GPU {}", gpu.index);
+        if let Some(why) = &gpu.limits_unverified {
+            findings.add(Cause::LimitsUnverified, &subject, why);
+        }
         if gpu.policy == NATIVE {
             findings.add(Cause::NativePolicy, &subject, "");
         } else if gpu.sharing != Sharing::Contended {
@@ -136,13 +139,17 @@ fn check_container(container: &ContainerStatus, findings: &mut Findings) {
     let version = || {
         Reader::open(&container.dir).err().filter(|error| !matches!(error.fault, Fault::Missing))
     };
-    for (kind, message) in &container.faults {
+    // A counter says the same, and how often.
+    let counted = |kind: &str| kind == "tampered" && container.counters.contains_key(kind);
+    for (kind, message) in container.faults.iter().filter(|(kind, _)| !counted(kind)) {
         let cause = match kind.as_str() {
             "no_weight" => Cause::NoWeight,
             "region" => {
                 version().map_or(Cause::ContainerFault, |error| container::unusable(&error))
             }
             "unreadable" => Cause::RegionUnreadable,
+            "tampered" => Cause::Tampered,
+            "blocked" => Cause::Blocked,
             _ => Cause::ContainerFault,
         };
         findings.add(cause, &subject, format!("{kind}: {message}"));

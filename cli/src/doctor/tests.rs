@@ -357,6 +357,10 @@ fn status_of_monitor_and_gpus_has_causes() {
     for sharing in [Sharing::Open, Sharing::Watched] {
         assert_eq!(causes_of(|status| status.gpus[0].sharing = sharing), ["alone"]);
     }
+    let unverified = |status: &mut Status| {
+        status.gpus[0].limits_unverified = Some("NVML does not answer.".into());
+    };
+    assert_eq!(causes_of(unverified), ["limits_unverified"]);
     // A GPU without a container has no findings.
     assert_eq!(causes_of(|status| status.containers.clear()), [""; 0]);
 }
@@ -370,6 +374,8 @@ fn status_of_containers_has_causes() {
     assert_eq!(fault("no_weight"), ["no_weight"]);
     assert_eq!(fault("unreadable"), ["region_unreadable"]);
     assert_eq!(fault("no_doorbell"), ["container_fault"]);
+    assert_eq!(fault("tampered"), ["tampered"]);
+    assert_eq!(fault("blocked"), ["blocked"]);
     assert_eq!(causes_of(|status| status.containers[0].gpus[0].used = 2 << 30), ["use_over_limit"]);
     assert_eq!(causes_of(|status| status.containers[0].gpus[0].draining = 1), ["draining"]);
     assert_eq!(causes_of(|status| status.containers[0].gpus[0].orphan = 1), ["orphans"]);
@@ -382,6 +388,7 @@ fn status_of_containers_has_causes() {
         ("unsupported", "unsupported"),
         ("missing_function", "unsupported"),
         ("lock_held", "stopped_process"),
+        ("tampered", "tampered"),
         ("stale_monitor", "let_through"),
         ("length_clamped", "gpu_clock"),
     ] {

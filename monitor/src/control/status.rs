@@ -11,7 +11,7 @@ use cgpu_client::message::{
 use cgpu_scheduler::accounting;
 use cgpu_scheduler::turn_history::PastTurn;
 use cgpu_shm::grant::TurnState;
-use cgpu_shm::reason::counted;
+use cgpu_shm::reason::{Reason, counted};
 use cgpu_shm::slots::State;
 use cgpu_shm::snapshot::Cell;
 use cgpu_shm::units::{Bytes, Nanos, SlotIndex};
@@ -116,6 +116,7 @@ fn gpu(host: &Host, at: usize) -> GpuStatus {
         switch_us: device.scheduler.learned_switch_cost().map(|cost| cost.0 / 1000),
         slice_us: device.scheduler.slice().0 / 1000,
         unknown_processes: on_gpu.map(|(pid, _)| *pid).filter(|pid| !is_verified(pid)).collect(),
+        limits_unverified: host.limits_unverified(device).map(Into::into),
     }
 }
 
@@ -138,6 +139,15 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
     if container.doorbell.muted_until > now {
         let message = "Its doorbell is muted: it notifies the monitor without a reason.";
         faults.insert("noisy".into(), message.into());
+    }
+    let counted = container.counters.totals().contains_key(Reason::Tampered.name());
+    if counted || container.region.as_ref().is_some_and(|region| region.is_tampered) {
+        faults.insert("tampered".into(), Reason::Tampered.message().into());
+    }
+    if container.is_blocked {
+        let message = "It holds more GPU memory than its limit and the margin: its allocations are \
+                       refused until it holds less (over_limit in monitor.toml).";
+        faults.insert("blocked".into(), message.into());
     }
     let shortfalls = host.registered(container.tenant).warnings;
     if !gpus.is_empty() && !shortfalls.is_empty() {

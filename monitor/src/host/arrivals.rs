@@ -39,6 +39,7 @@ impl Host {
             self.remove_container(now, tenant);
         }
         self.forget_gpus();
+        self.has_scanned = true;
     }
 
     /// Returns the container of this directory, known or new. A new one gets this id, unless
@@ -50,6 +51,7 @@ impl Host {
         let tenant = TenantId(self.next_tenant);
         self.next_tenant += 1;
         let mut container = Container::new(tenant, self.fresh_id(dir, id), dir.to_owned());
+        container.is_fresh = self.has_scanned;
         if let Some(set) = self.settings.containers.get(&container.id) {
             (container.weight, container.high) = (set.weight, set.high);
         }

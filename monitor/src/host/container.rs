@@ -90,6 +90,13 @@ pub(crate) struct Container {
     pub(crate) released: BTreeSet<(SlotIndex, u64, DeviceIndex)>,
     pub(crate) counters: Counters,
     pub(crate) doorbell: Doorbell,
+    /// Whether it arrived while the monitor ran.
+    pub(crate) is_fresh: bool,
+    /// Whether it may allocate nothing, because it exceeds its limit.
+    pub(crate) is_blocked: bool,
+    /// By GPU, the limit for its page; zero: its own applies. While it is blocked the page has
+    /// another one.
+    pub(crate) page_limits: BTreeMap<Uuid, Bytes>,
 }
 
 impl Container {
@@ -121,6 +128,9 @@ impl Container {
             released: BTreeSet::new(),
             counters: Counters::default(),
             doorbell: Doorbell::default(),
+            is_fresh: false,
+            is_blocked: false,
+            page_limits: BTreeMap::new(),
         }
     }
 
@@ -299,10 +309,12 @@ impl Container {
         self.requested_limit(uuid).or(own.map(|gpu| gpu.limit)).unwrap_or(Bytes::ZERO)
     }
 
-    /// Returns the limit in force for a GPU; zero: none.
+    /// Returns the limit in force for a GPU, also while it is blocked there; zero: none.
     pub(crate) fn limit(&self, uuid: Uuid) -> Bytes {
         let region = self.region.as_ref();
-        let granted = region.and_then(|region| Some(region.limit(region.gpu(uuid)?)));
+        let page = || region.and_then(|region| Some(region.limit(region.gpu(uuid)?)));
+        let otherwise = self.page_limits.get(&uuid).copied().filter(|_| self.is_blocked);
+        let granted = otherwise.or_else(page);
         granted.filter(|limit| *limit > Bytes::ZERO).unwrap_or_else(|| self.registered_limit(uuid))
     }
 

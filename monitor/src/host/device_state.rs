@@ -21,6 +21,11 @@ pub(crate) struct DeviceState {
     pub(crate) sample: GpuSample,
     /// The least memory that was used by no process: the driver's own.
     pub(crate) driver_memory: Option<u64>,
+    /// Why containers' memory on it cannot be compared with their limits; none: it can be.
+    pub(crate) unverified: Option<&'static str>,
+    /// Whether the last sample did not allow it: one alone says nothing, because processes start
+    /// and exit.
+    is_doubtful: bool,
     /// Settings made at run time.
     pub(crate) settings: GpuSettings,
     /// Configured settings.
@@ -41,12 +46,21 @@ impl DeviceState {
             known: false,
             sample,
             driver_memory: None,
+            unverified: None,
+            is_doubtful: false,
             settings,
             start: start.gpu(index, uuid),
             scheduler,
             next_step: Nanos::MAX,
             stale: true,
         }
+    }
+
+    /// Takes from a sample why containers' memory cannot be compared with their limits; none: it
+    /// can be.
+    pub(crate) fn take_verification(&mut self, unverified: Option<&'static str>) {
+        self.unverified = unverified.filter(|_| self.is_doubtful);
+        self.is_doubtful = unverified.is_some();
     }
 
     /// Returns its UUID as NVML writes it. The bytes do not tell a GPU from an instance.

@@ -49,6 +49,30 @@ impl Host {
                 }
             }
         }
+        self.block(&self.watcher.blocked(rules));
+    }
+
+    /// Blocks these containers, and no others.
+    fn block(&mut self, blocked: &BTreeSet<TenantId>) {
+        let changed: Vec<TenantId> = self
+            .containers
+            .values()
+            .filter(|container| container.is_blocked != blocked.contains(&container.tenant))
+            .map(|container| container.tenant)
+            .collect();
+        for tenant in changed {
+            let Some(container) = self.containers.get_mut(&tenant) else { continue };
+            container.is_blocked = blocked.contains(&tenant);
+            let id = &container.id;
+            if container.is_blocked {
+                tracing::warn!(
+                    "container {id} is blocked: it holds more than its limit and the margin"
+                );
+            } else {
+                tracing::warn!("container {id} is no longer blocked");
+            }
+            self.set_limits(tenant);
+        }
     }
 
     /// None: NVML does not list its processes.
@@ -88,10 +112,18 @@ impl Host {
         let limits = sharing
             .iter()
             .map(|(tenant, container)| (*tenant, self.watched_limit(container, device.uuid)));
+        // A limit that was set later may be lower than what it had.
+        let arrived = |(_, container): &(&TenantId, &&Container)| {
+            container.is_fresh
+                && container.registered_limit(device.uuid) > Bytes::ZERO
+                && !self.settings.containers.contains_key(&container.id)
+        };
+        let fresh = sharing.iter().filter(arrived).map(|(tenant, _)| *tenant).collect();
         let unsure =
             sharing.keys().copied().filter(|tenant| !searched.contains(&tenant.0)).collect();
         Some(GpuObservation {
             unsure,
+            fresh,
             at: now,
             gpu: device.uuid,
             seen: seen.collect(),
@@ -132,10 +164,9 @@ impl Host {
                 let limit = finding.owner.and_then(|owner| {
                     Some(self.watched_limit(self.containers.get(&owner)?, *gpu).0)
                 });
-                let (container_memory, ends) =
-                    (container_memory.0, rules.end_over_limit.map(|margin| margin.0));
+                let (container_memory, action) = (container_memory.0, rules.over_limit.action);
                 tracing::warn!(
-                    pid, comm, container, %gpu, bytes, container_memory, limit, ends,
+                    pid, comm, container, %gpu, bytes, container_memory, limit, ?action,
                     "a container holds more of a GPU than its limit, and this process holds most"
                 );
             }

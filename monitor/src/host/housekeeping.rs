@@ -1,7 +1,9 @@
 //! Periodic work: what has changed in each container, and what follows from it.
 
+use std::collections::BTreeMap;
+
 use cgpu_scheduler::TenantId;
-use cgpu_shm::units::{Bytes, Nanos};
+use cgpu_shm::units::{Bytes, DeviceIndex, Nanos};
 
 use super::capacity::Capacity;
 use super::container::Container;
@@ -10,6 +12,9 @@ use super::{Change, Host};
 
 /// Time after which an exited process's memory counts as released where NVML cannot tell.
 const RECLAIM_TIMEOUT: Nanos = Nanos::from_millis(500);
+/// Limit in the page of a blocked container, on all GPUs that it can have: no allocation fits. 0
+/// would be none.
+const BLOCKED_LIMIT: Bytes = Bytes(1);
 
 impl Host {
     pub(crate) fn refresh_containers(&mut self, now: Nanos) {
@@ -94,11 +99,13 @@ impl Host {
         }
     }
 
-    /// Applies the limits of the control tree or the registration.
+    /// Applies the limits of the control tree or the registration, and a block.
     pub(crate) fn set_limits(&mut self, tenant: TenantId) {
-        let Some(container) = self.containers.get(&tenant) else { return };
+        let default = self.default_memsize();
+        let Some(container) = self.containers.get_mut(&tenant) else { return };
         let Some(region) = &container.region else { return };
         let set = self.settings.containers.get(&container.id);
+        let mut limits = BTreeMap::new();
         for uuid in container.gpus() {
             let Some(gpu) = region.gpu(uuid) else { continue };
             let limit =
@@ -106,16 +113,29 @@ impl Host {
             let registered = container.registered_limit(uuid);
             let own = region.seen.gpus.get(gpu.get()).map_or(Bytes::ZERO, |seen| seen.limit);
             let wanted = limit.unwrap_or(if registered == Bytes::ZERO {
-                self.default_memsize()
+                default
             } else if registered == own {
                 Bytes::ZERO
             } else {
                 registered
             });
-            if region.limit(gpu) != wanted {
+            limits.insert(uuid, (gpu, wanted));
+        }
+        let page =
+            |gpu| limits.values().find(|(known, _)| *known == gpu).map(|(_, wanted)| *wanted);
+        for gpu in DeviceIndex::all() {
+            let now = region.limit(gpu);
+            let wanted = if container.is_blocked {
+                Some(BLOCKED_LIMIT)
+            } else {
+                page(gpu).or((now == BLOCKED_LIMIT).then_some(Bytes::ZERO))
+            };
+            if let Some(wanted) = wanted.filter(|wanted| *wanted != now) {
                 region.set_limit(gpu, wanted);
             }
         }
+        container.page_limits =
+            limits.into_iter().map(|(uuid, (_, wanted))| (uuid, wanted)).collect();
     }
 
     /// Admits the container to its GPUs, and dismisses it from those it no longer has.

@@ -8,7 +8,7 @@ use cgpu_scheduler::TenantId;
 use cgpu_shm::units::Nanos;
 use cgpu_shm::uuid::Uuid;
 
-use super::{Change, Host, Process};
+use super::{Change, Host, Process, verification};
 use crate::probe::{ProbeResult, Sample};
 
 /// Timeout for NVML's first answer; its own start takes a second or two.
@@ -94,8 +94,10 @@ impl Host {
             let there = self.devices.iter().position(|device| device.uuid == gpu.uuid);
             let at = there.unwrap_or_else(|| self.add_gpu(gpu.index, gpu.uuid));
             self.set_number(now, at, gpu.index);
+            let unverified = verification::unverified(&gpu, &samples);
             let device = &mut self.devices[at];
             device.known = true;
+            device.take_verification(unverified);
             let unowned = device.unowned(&gpu);
             device.sample = gpu;
             if let Some(unowned) = unowned {

@@ -14,6 +14,7 @@ use cgpu_shm::file::{Error, Fault};
 use cgpu_shm::grant::{GrantWriter, Turn};
 use cgpu_shm::grant_snapshot::Measured;
 use cgpu_shm::liveness::{self, Liveness};
+use cgpu_shm::region::Bell;
 use cgpu_shm::slots::{State, Word};
 use cgpu_shm::snapshot::{Cell, Reader, Snapshot};
 use cgpu_shm::unaccounted::UnaccountedDelta;
@@ -44,6 +45,8 @@ pub(crate) struct Region {
     notify_requested: bool,
     published: Vec<Device>,
     cells: Vec<Cell>,
+    /// Whether a process has reported that something else than cgpu wrote to `use`.
+    pub(crate) is_tampered: bool,
 }
 
 impl Region {
@@ -70,6 +73,7 @@ impl Region {
             notify_requested: false,
             published: Vec::new(),
             cells: Vec::new(),
+            is_tampered: false,
         };
         region.refresh();
         Ok(region)
@@ -186,8 +190,10 @@ impl Region {
     /// Returns whether the buffer was filled.
     pub(crate) fn drain_doorbell(&mut self) -> bool {
         let mut bytes = [0; DOORBELL_READ];
-        let read = self.doorbell.as_mut().map(|doorbell| doorbell.read(&mut bytes));
-        matches!(read, Some(Ok(DOORBELL_READ)))
+        let read = self.doorbell.as_mut().and_then(|doorbell| doorbell.read(&mut bytes).ok());
+        let bytes = bytes.get(..read.unwrap_or(0)).unwrap_or_default();
+        self.is_tampered |= bytes.contains(&(Bell::Tampered as u8));
+        bytes.len() == DOORBELL_READ
     }
 
     /// Writes the fields of a GPU's gate. [`Region::turn`] changes the gate word.
@@ -358,6 +364,9 @@ mod tests {
         assert!(!region.drain_doorbell(), "nothing was written");
         writer.write_all(&[1; 3]).unwrap();
         assert!(!region.drain_doorbell(), "an honest container's notifications");
+        assert!(!region.is_tampered);
+        writer.write_all(&[Bell::Notification as u8, Bell::Tampered as u8]).unwrap();
+        assert!(!region.drain_doorbell() && region.is_tampered);
         rustix::pipe::fcntl_setpipe_size(&writer, 1 << 20).unwrap();
         writer.write_all(&vec![1; 1 << 20]).unwrap();
         assert!(region.drain_doorbell(), "a flood");

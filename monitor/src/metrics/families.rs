@@ -144,6 +144,9 @@ families! {
     "cgpu_gpu_switch", Gauge, Seconds,
         "Cost of a switch between containers, learned from the turns.",
         |of, put| gpus(of, put, none, |gpu| gpu.switch_us.map(|us| float(us) / 1e6));
+    "cgpu_gpu_limits_unverified", Gauge, None,
+        "1 if containers have limits on the GPU and NVML does not report what they hold of it.",
+        |of, put| gpus(of, put, none, |gpu| Some(flag(gpu.limits_unverified.is_some())));
     "cgpu_unshimmed_processes", Gauge, None,
         "Processes on the GPU, according to NVML, that belong to no container or are not \
             accounted in theirs.",

@@ -6,15 +6,13 @@
 //! is signalled through the descriptor. A process that has exited in between gets no signal, nor
 //! does a new one with its number.
 
-use std::collections::BTreeMap;
-
 use cgpu_client::message::{Cause, Shim, Signal};
 use cgpu_shm::units::Bytes;
 use rustix::process::{Pid, PidfdFlags, Signal as Number, pidfd_open, pidfd_send_signal};
 
 use super::gpu_processes::{ContainerIdentity, GpuProcess, ProcessIndex, has_driver_mapped};
 use super::nvml::Library;
-use crate::watcher::Order;
+use crate::watcher::{Order, largest_beyond};
 
 /// Carries out an order.
 ///
@@ -65,16 +63,10 @@ fn recheck(order: &Order, on_gpu: &[(GpuProcess, Option<Bytes>)]) -> Result<(), 
         }
         Cause::OverLimit => {
             let bound = order.bound.ok_or("its container's bound is not known")?;
-            let mut together: BTreeMap<_, _> = BTreeMap::new();
-            for (gpu_process, memory) in on_gpu.iter().filter(|(one, _)| one.owner == found.owner) {
-                together.insert(gpu_process.id, memory.unwrap_or_default());
-            }
-            if together.values().copied().sum::<Bytes>() <= bound {
-                return Err("its container is within its bound again".into());
-            }
-            let most = together.iter().max_by_key(|(id, memory)| (**memory, **id));
-            if most.map(|(id, _)| *id) != Some(order.id) {
-                return Err("another process of its container holds more now".into());
+            let own = on_gpu.iter().filter(|(one, _)| one.owner == found.owner);
+            let held = own.map(|(one, memory)| (one.id, memory.unwrap_or_default()));
+            if !largest_beyond(held, bound).contains(&order.id) {
+                return Err("its container is within its bound without ending it".into());
             }
         }
     }
@@ -128,7 +120,7 @@ mod tests {
             (Cause::Unshimmed, vec![foreign()], false),
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 101)], true),
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 60), other(50)], true),
-            // It freed memory in time, or another process of its container now holds more.
+            // It freed memory in time, or the end of a larger process of its container suffices.
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 100), foreign()], false),
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 50), other(60)], false),
         ] {

@@ -2,7 +2,14 @@ use super::*;
 
 const GPU: Uuid = Uuid([7; 16]);
 const A: TenantId = TenantId(1);
-const BOTH: Rules = Rules { end_unshimmed: true, end_over_limit: Some(Bytes(100)) };
+const BOTH: Rules = Rules {
+    end_unshimmed: true,
+    over_limit: OverLimit {
+        action: Action::End,
+        margin: Bytes(100),
+        grace: Nanos::from_millis(3_000),
+    },
+};
 
 fn seen(pid: u32, owner: Option<TenantId>, shim: Shim, memory: u64) -> ObservedProcess {
     ObservedProcess {
@@ -22,6 +29,7 @@ fn observation(second: u64, seen: Vec<ObservedProcess>, limit: u64) -> GpuObserv
         gpu: GPU,
         seen,
         limits,
+        fresh: BTreeSet::new(),
         unsure: BTreeSet::new(),
     }
 }
@@ -349,6 +357,7 @@ fn findings_are_transferred_to_a_successor() {
             gpu: GPU,
             seen,
             limits: limits.clone(),
+            fresh: BTreeSet::new(),
             unsure: BTreeSet::new(),
         };
         for event in after.take(&observation, BOTH) {
@@ -400,4 +409,93 @@ fn search_for_a_containers_processes_times_out() {
     let events = observe_late(&mut watcher, 12, 100, 30);
     assert_eq!(texts(&events), [(13, "found 5"), (15, "Term 5"), (25, "Kill 5")]);
     assert!(watcher.unsure.is_empty());
+}
+
+/// Returns the containers that are blocked in each second, and the events.
+fn blocks(
+    action: Action,
+    held: impl Fn(u64) -> u64,
+    fresh: bool,
+) -> (Vec<u64>, Vec<(u64, String)>) {
+    let rules = Rules { over_limit: OverLimit { action, ..BOTH.over_limit }, ..BOTH };
+    let (mut watcher, mut blocked, mut events) = (Watcher::default(), Vec::new(), Vec::new());
+    for second in 0..20 {
+        let mut seen = observation(second, vec![seen(5, Some(A), Shim::Bound, held(second))], 1000);
+        seen.fresh.extend(fresh.then_some(A));
+        events.extend(watcher.take(&seen, rules).into_iter().map(|event| match event {
+            Event::Found(finding) => (second, format!("found {}", finding.id.pid)),
+            Event::End(order) => (second, format!("{:?} {}", order.signal, order.id.pid)),
+        }));
+        blocked.extend(watcher.blocked(rules).contains(&A).then_some(second));
+    }
+    (blocked, events)
+}
+
+#[test]
+fn container_beyond_limit_and_margin_is_blocked_while_it_is() {
+    let held = |at| if (4..9).contains(&at) { 1101 } else { 1100 };
+    for (action, blocked) in [
+        (Action::Report, vec![]),
+        (Action::Block, vec![5, 6, 7, 8]),
+        (Action::End, vec![5, 6, 7, 8]),
+    ] {
+        let held = |at| if at == 0 { 0 } else { held(at) };
+        assert_eq!(blocks(action, held, false).0, blocked, "{action:?}");
+    }
+    let (_, events) = blocks(Action::Block, |at| 9000 * u64::from(at > 0), false);
+    assert_eq!(texts(&events), [(2, "found 5")], "no process is ended");
+}
+
+/// A program can fill a GPU before the first observation of its container.
+#[test]
+fn container_that_arrived_with_its_limit_never_had_more() {
+    let (blocked, _) = blocks(Action::Block, |_| 9000, false);
+    assert_eq!(blocked, [0; 0], "it was there before the monitor");
+    let (blocked, events) = blocks(Action::End, |_| 9000, true);
+    assert_eq!(blocked.first(), Some(&1));
+    assert_eq!(texts(&events), [(1, "found 5"), (3, "Term 5"), (13, "Kill 5")]);
+}
+
+#[test]
+fn as_few_processes_are_ended_as_it_takes() {
+    let mut watcher = Watcher::default();
+    let all = |at: u64| {
+        let held = |memory| if at == 0 { 0 } else { memory };
+        vec![
+            seen(1, Some(A), Shim::Bound, held(900)),
+            seen(2, Some(A), Shim::Bound, held(2000)),
+            seen(3, Some(A), Shim::Bound, held(1500)),
+            seen(4, Some(TenantId(2)), Shim::Bound, 9000),
+        ]
+    };
+    let observations = (0..6).map(|at| (at, all(at), 1000));
+    let events = observe_all(&mut watcher, BOTH, observations);
+    assert_eq!(
+        texts(&events),
+        [(2, "found 2 over_limit"), (4, "Term 2 over_limit"), (4, "Term 3 over_limit")]
+    );
+}
+
+/// Two processes that take turns at holding most were never found twice in a row.
+#[test]
+fn processes_that_alternate_are_found_and_ended() {
+    let mut watcher = Watcher::default();
+    let all = |at: u64| {
+        let held = |memory| if at == 0 { 0 } else { memory };
+        vec![
+            seen(1, Some(A), Shim::Bound, held(2000 + at % 2)),
+            seen(2, Some(A), Shim::Bound, held(2001 - at % 2)),
+        ]
+    };
+    let events = observe_all(&mut watcher, BOTH, (0..16).map(|at| (at, all(at), 1000)));
+    assert_eq!(
+        texts(&events),
+        [
+            (2, "found 2 over_limit"),
+            (4, "Term 1 over_limit"),
+            (4, "Term 2 over_limit"),
+            (14, "Kill 1 over_limit"),
+            (14, "Kill 2 over_limit")
+        ]
+    );
 }

@@ -154,6 +154,8 @@ fn node_is_set_up_and_removed() {
     ] {
         assert!(node.at("host").join(path).is_file(), "{path}");
     }
+    let monitor = fs::read_to_string(node.at("host/etc/cgpu/monitor.toml")).expect("settings");
+    assert!(monitor.lines().any(|line| line.starts_with("over_limit = \"end\"")), "{monitor}");
     let requested = node.requested("enter");
     assert!(requested.contains("systemctl restart containerd\n"), "{requested}");
     assert!(requested.contains("systemctl enable --now cgpu-monitor\n"), "{requested}");

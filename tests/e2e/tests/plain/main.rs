@@ -35,6 +35,7 @@ mod run;
 mod same;
 mod service;
 mod surroundings;
+mod tampered;
 mod terminal;
 mod tree;
 mod view;

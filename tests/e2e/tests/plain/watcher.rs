@@ -158,7 +158,10 @@ fn only_the_unshimmed_process_is_ended_where_configured() {
 fn largest_process_over_the_limit_is_ended_where_configured() {
     let fixture = Fixture::new("A10:23028");
     let (go, log) = (fixture.path("go"), fixture.path("log"));
-    let _monitor = Monitor::start_with(&fixture, "tree = \"none\"\nend_over_limit_mib = 512\n");
+    let _monitor = Monitor::start_with(
+        &fixture,
+        "tree = \"none\"\nover_limit = \"end\"\nover_limit_margin_mib = 512\nover_limit_grace_s = 3\n",
+    );
     // The first keeps to the limit. The second bypasses it.
     let script = format!(
         "exec 3<&0; HOLD 512M 240 <&3 & while ! [ -e {go} ]; do sleep 0.1; done; env -u LD_PRELOAD HOLD 3G 240 <&3; echo $? > {log}; wait",
@@ -199,7 +202,12 @@ fn largest_process_over_the_limit_is_ended_where_configured() {
 #[test]
 fn process_over_a_lowered_limit_is_reported_and_not_ended() {
     let fixture = Fixture::new("A10:23028");
-    let start = || Monitor::start_with(&fixture, "tree = \"none\"\nend_over_limit_mib = 0\n");
+    let start = || {
+        Monitor::start_with(
+            &fixture,
+            "tree = \"none\"\nover_limit = \"end\"\nover_limit_margin_mib = 0\nover_limit_grace_s = 3\n",
+        )
+    };
     let mut monitor = start();
     let mut held = run(&fixture, "a", &["--mem", "4GiB"], "exec HOLD 3G 240");
     held.line();
