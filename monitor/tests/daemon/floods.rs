@@ -148,10 +148,10 @@ fn notifications(target: &Target) -> io::Result<Step> {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         slot = (slot + 1) % claims.len();
         let cell = region.cell(gpu, claims[slot].slot);
-        for field in [&cell.turn, &cell.active, &cell.busy, &cell.inflight, &cell.ends, &cell.last]
-        {
+        for field in [&cell.turn, &cell.busy, &cell.inflight, &cell.ends, &cell.last] {
             field.store(random.rotate_left(17), Ordering::Relaxed);
         }
+        cell.active.store(random.rotate_left(17), Ordering::Relaxed);
         cell.waiting.store(random >> 63, Ordering::Relaxed);
         if region.grant().notify_requested() {
             let _ = pipe.write(&[1]);

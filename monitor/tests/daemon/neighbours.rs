@@ -102,17 +102,15 @@ fn unread_replies_of_a_user_delay_no_upgrade() {
     let mut monitor = Monitor::start(fixture.root());
     let socket = paths::socket(fixture.root());
     let mut unread = as_user(UNPRIVILEGED, move || UnixStream::connect(socket).unwrap());
-    unread.set_nonblocking(true).unwrap();
     let pid = monitor.pid();
-    // Until the monitor has a reply that it cannot write.
-    let mut count = 0;
-    while count < 20 {
-        match unread.write(b"{\"op\":\"status\"}\n") {
-            Ok(_) => count = 0,
-            Err(_) => count += 1,
-        }
-        sleep(Duration::from_millis(10));
-    }
+    // Fewer bytes than a client may send, and more replies than fit.
+    unread.write_all("{\"op\":\"status\"}\n".repeat(3000).as_bytes()).unwrap();
+    let received = std::cell::Cell::new(0);
+    eventually("a reply that cannot be written", || {
+        sleep(Duration::from_millis(300));
+        let bytes = rustix::io::ioctl_fionread(&unread).unwrap();
+        bytes > 0 && received.replace(bytes) == bytes
+    });
     monitor.succeed();
     assert_ne!(monitor.pid(), pid);
 }
