@@ -132,8 +132,8 @@ impl Worker {
         self.answer()
     }
 
-    /// Whether this is what a worker gets that is alone in a container with this limit and allocates
-    /// until it is refused, in bytes.
+    /// Whether this is what a worker gets, in bytes, that is alone in a container with this limit
+    /// and allocates until it is refused.
     #[must_use]
     pub fn is_all(granted: u64, limit: u64) -> bool {
         (limit - CONTEXT - OWN..=limit - CONTEXT).contains(&granted)
