@@ -7,14 +7,14 @@
 
 use cgpu_shm::atomic::{AtomicU32, AtomicU64, Ordering};
 use cgpu_shm::clock::Clock;
-use cgpu_shm::grant::Heartbeat;
+use cgpu_shm::grant::{Heartbeat, STALE};
 use cgpu_shm::layout::GPUS;
 use cgpu_shm::ledger::{Account, Column, LimitWord, OwnCell, Refused, Usage};
 use cgpu_shm::liveness::LivenessLock;
 use cgpu_shm::lock::Owner;
 use cgpu_shm::reason::Reason;
 use cgpu_shm::region::{Bell, Region};
-use cgpu_shm::slots::Claim;
+use cgpu_shm::slots::{Claim, DRAIN_PERIOD};
 use cgpu_shm::units::{Bytes, DeviceIndex, Nanos};
 use cgpu_shm::uuid::Uuid;
 
@@ -34,8 +34,11 @@ pub(crate) use self::calls::Call;
 /// Timeout for a device's ledger lock. The lock is held for about 20 ns, so a holder that exceeds
 /// this has been stopped (SIGSTOP, a debugger).
 const LOCK_TIMEOUT: Nanos = Nanos::from_millis(1000);
-/// Timeout for the memory of exited processes: twice as long as it stays charged without a monitor.
-const DRAIN_TIMEOUT: Nanos = Nanos::from_millis(1000);
+/// Timeout for the memory of exited processes. It leaves time to notice that a monitor has stopped,
+/// and twice the time that the memory stays charged without one.
+const DRAIN_TIMEOUT: Nanos = Nanos(STALE.0 + 2 * DRAIN_PERIOD.0);
+/// Timeout for busy streams, whose memory could be trimmed.
+const TRIM_TIMEOUT: Nanos = Nanos::from_millis(1000);
 /// Timeout for the first contexts of other processes. One takes a fraction of a second, or some
 /// seconds on a GPU that was asleep.
 const FIRST_CONTEXT_TIMEOUT: Nanos = Nanos::from_millis(10_000);
@@ -62,7 +65,7 @@ pub struct Denied {
     pub limit: Bytes,
 }
 
-/// The time that one call of the program has waited for draining memory, at most 1 s.
+/// The time that one call of the program has waited for memory: at most 2 s for that of exited processes.
 #[derive(Debug, Default)]
 pub struct WaitBudget {
     since: Option<Nanos>,
@@ -73,13 +76,22 @@ pub struct WaitBudget {
 impl WaitBudget {
     /// Sleeps for one poll interval; returns `false` when the budget is used up.
     fn sleep_for_drain(&mut self, clock: &dyn Clock) -> bool {
-        self.sleep_backoff(clock, |_| DRAIN_POLL_INTERVAL)
+        self.sleep(clock, DRAIN_TIMEOUT, |_| DRAIN_POLL_INTERVAL)
     }
 
     fn sleep_backoff(&mut self, clock: &dyn Clock, length: impl FnOnce(Nanos) -> Nanos) -> bool {
+        self.sleep(clock, TRIM_TIMEOUT, length)
+    }
+
+    fn sleep(
+        &mut self,
+        clock: &dyn Clock,
+        timeout: Nanos,
+        length: impl FnOnce(Nanos) -> Nanos,
+    ) -> bool {
         let now = clock.now();
         let waited = now - *self.since.get_or_insert(now);
-        if waited >= DRAIN_TIMEOUT {
+        if waited >= timeout {
             return false;
         }
         clock.sleep(length(waited));

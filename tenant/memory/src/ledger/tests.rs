@@ -415,6 +415,30 @@ fn driver_is_retried_once_after_the_last_memory_has_drained() {
     assert_eq!(container.clock.slept(), slept);
 }
 
+/// A monitor that stops after it was last seen alive is noticed in time.
+#[test]
+fn memory_that_drains_is_waited_for_past_a_monitor_that_stops() {
+    let container = Container::limited(10);
+    let (survivor, exiting) = (start_as(&container, 7), start_as(&container, 8));
+    let monitor = GrantWriter::open(container.run()).expect("the grant file");
+    monitor.adopt(1);
+    assert!(charge(&exiting, mib(6)));
+    drop(exiting);
+    let mut budget = WaitBudget::default();
+    while container.clock.slept() < DRAIN_PERIOD {
+        monitor.beat();
+        survivor.sweep();
+        assert!(budget.sleep_for_drain(survivor.clock));
+    }
+    let drained = || {
+        survivor.sweep();
+        survivor.usage(gpu()).draining == Bytes::ZERO
+    };
+    while !drained() {
+        assert!(budget.sleep_for_drain(survivor.clock), "{}", container.clock.slept());
+    }
+}
+
 #[test]
 fn backoff_starts_short_and_times_out() {
     let container = Container::limited(10);
@@ -434,7 +458,7 @@ fn backoff_starts_short_and_times_out() {
     );
     assert!(backoffs.is_sorted());
     let slept = container.clock.slept();
-    assert!(slept >= DRAIN_TIMEOUT && slept < DRAIN_TIMEOUT + DRAIN_POLL_INTERVAL, "{slept}");
+    assert!(slept >= TRIM_TIMEOUT && slept < TRIM_TIMEOUT + DRAIN_POLL_INTERVAL, "{slept}");
     ledger.sleep_briefly();
     assert_eq!(container.clock.slept() - slept, DRIVER_CALL_TIME);
 }
