@@ -229,7 +229,7 @@ impl Chaos {
         let all = self.tenants.iter().enumerate();
         let some: Vec<usize> =
             all.filter(|(index, tenant)| has(*index, tenant)).map(|(index, _)| index).collect();
-        self.random.pick(&some)
+        self.random.pick(&some).inspect(|index| println!("chaos: t{index}"))
     }
 
     /// Returns one of the processes with this property, by tenant and position.
@@ -239,7 +239,7 @@ impl Chaos {
         });
         let some: Vec<(usize, usize)> =
             all.filter(|(_, _, process)| has(process)).map(|(index, at, _)| (index, at)).collect();
-        self.random.pick(&some)
+        self.random.pick(&some).inspect(|(index, _)| println!("chaos: t{index}"))
     }
 
     fn start_container(&mut self) -> bool {

@@ -298,11 +298,15 @@ fn fills_memory(fixture: &Fixture) {
         assert!(refused.stderr.contains("space"), "{refused:?}");
         assert_eq!(refused.stderr.lines().count(), 1, "{refused:?}");
         assert!(monitor.process.runs(), "the monitor has ended");
+        // What is answered is kept, and what is refused changes nothing.
+        let root = fixture.root();
+        let root = root.to_string_lossy();
+        let set = Outcome::of(fixture.cgpu(&["set", "0/prio_ratio", "55", "--root", &root]));
+        let kept = if set.code() == Some(0) { "55" } else { "44" };
         monitor.process.kill();
         monitor = Monitor::start(fixture);
-        let root = fixture.root();
-        let get = fixture.cgpu(&["get", "0/prio_ratio", "--root", &root.to_string_lossy()]);
-        assert_eq!(Outcome::of(get).silent().stdout.trim(), "44", "the setting is kept");
+        let get = fixture.cgpu(&["get", "0/prio_ratio", "--root", &root]);
+        assert_eq!(Outcome::of(get).silent().stdout.trim(), kept, "{set:?}");
         containers[..2].iter().for_each(|container| _ = fixture.accounting(container));
     }
     fs::remove_file(&filler).expect("the file");
