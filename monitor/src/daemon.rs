@@ -91,6 +91,7 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
     match daemon.serve()? {
         End::Stopped => {
             service::stopping();
+            daemon.host.lift_blocks();
             daemon.host.turns().open_gates();
             tracing::info!("stopped by a signal; all gates are open");
         }

@@ -52,6 +52,12 @@ impl Host {
         self.block(&self.watcher.blocked(rules));
     }
 
+    /// Lifts all blocks, because what containers hold is not known from now on.
+    pub(crate) fn lift_blocks(&mut self) {
+        self.watcher.forget(None);
+        self.block(&BTreeSet::new());
+    }
+
     /// Blocks these containers, and no others.
     fn block(&mut self, blocked: &BTreeSet<TenantId>) {
         let changed: Vec<TenantId> = self
@@ -261,5 +267,61 @@ impl Findings<'_> {
             ago_ms: (now - ended.at).0 / 1_000_000,
         };
         self.watcher.ended().map(to_message).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use cgpu_shm::gpus::Gpu;
+    use cgpu_shm::region::{Region, RegionSpec};
+    use cgpu_shm::slots::SlotOwner;
+    use cgpu_shm::units::DeviceIndex;
+
+    use super::*;
+    use crate::config::{Config, Sources};
+    use crate::probe::Prober;
+    use crate::settings::Settings;
+
+    const A: TenantId = TenantId(1);
+
+    /// Returns a host without NVML that has one container with one GPU.
+    fn host(directory: &Path) -> Host {
+        let path = directory.join("monitor.toml");
+        let text = format!("root = '{}'\ntree = 'none'\n", directory.display());
+        std::fs::write(&path, text).unwrap();
+        let config = Config::load(Sources { path: Some(path), ..Sources::default() }).unwrap();
+        let prober = Prober::start("no such library".into(), directory.to_owned()).unwrap();
+        let mut host = Host::new(&config, Settings::default(), prober, Nanos(1));
+        let spec = RegionSpec { name: "", created: Nanos(1), time_scale: None };
+        Region::make(directory, spec).unwrap();
+        let shared = Region::open(directory).unwrap();
+        let owner = SlotOwner { pid: std::process::id(), comm: b"p" };
+        let claim = shared.claim(owner, Nanos(1), true).unwrap().unwrap();
+        let gpu = Gpu { uuid: Uuid([7; 16]), total: Bytes(9000), limit: Bytes(1000), ordinal: 0 };
+        shared.register(claim.slot, &gpu).unwrap();
+        let mut container = Container::new(A, "a".into(), directory.to_owned());
+        container.find_region(1);
+        host.containers.insert(A, container);
+        host
+    }
+
+    #[test]
+    fn block_does_not_outlive_its_reason() {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let mut host = host(directory.path());
+        let limit = |host: &Host| {
+            let region = host.containers[&A].region.as_ref().unwrap();
+            region.limit(DeviceIndex::new(0).unwrap())
+        };
+        let before = limit(&host);
+        host.block(&BTreeSet::from([A]));
+        assert_eq!(limit(&host), Bytes(1));
+        host.take_sample(Nanos(2), None);
+        assert_eq!(limit(&host), before, "NVML does not answer");
+        host.block(&BTreeSet::from([A]));
+        host.lift_blocks();
+        assert_eq!(limit(&host), before, "the monitor stops");
     }
 }

@@ -48,6 +48,7 @@ impl Host {
     /// monitor no longer gives, so their gates are opened.
     pub(super) fn drop_gpus(&mut self, is_kept: impl Fn(&DeviceState) -> bool) {
         for gone in self.devices.extract_if(.., |device| !is_kept(device)) {
+            self.watcher.forget(Some(gone.uuid));
             let regions =
                 self.containers.values().filter_map(|container| container.region.as_ref());
             let gates = regions.filter_map(|region| Some((region, region.gpu(gone.uuid)?)));

@@ -54,7 +54,7 @@ impl Host {
         let Some(sample) = sample else {
             self.sampled = None;
             self.inventory = None;
-            self.watcher.forget(None);
+            self.lift_blocks();
             return;
         };
         if self.sampled.is_none() && !sample.gpus.is_empty() {
