@@ -10,8 +10,9 @@
 //!   a container's process is then neither limited nor gated. A process of no container is the
 //!   host's own: it is shown, and never ended.
 //! - **Over limit**: by NVML, all processes of a container together hold more of the GPU than its
-//!   limit. The finding names the one that holds most. Beyond a margin, the container is *blocked*
-//!   (it may allocate nothing there), and its processes are ended, if that is configured.
+//!   limit. The finding names the one that holds most. Beyond a margin for each of them, the
+//!   container is *blocked* (it may allocate nothing), and its processes are ended, if that is
+//!   configured.
 //!
 //! Four rules protect processes that did nothing wrong:
 //!
@@ -63,8 +64,9 @@ pub struct Rules {
 pub struct OverLimit {
     /// The action.
     pub action: Action,
-    /// How far a container may exceed its limit before anything but a report happens: what loading
-    /// code and growing stacks may take without a call that could be refused.
+    /// How far a container may exceed its limit, for each of its processes on the GPU, before
+    /// anything but a report happens: what loading code and growing stacks may take in a process
+    /// without a call that could be refused.
     pub margin: Bytes,
     /// How long it must have exceeded both before a process is ended.
     pub grace: Nanos,
@@ -80,6 +82,43 @@ impl OverLimit {
 impl Default for OverLimit {
     fn default() -> Self {
         Self { action: Action::Report, margin: Self::MARGIN, grace: Self::GRACE }
+    }
+}
+
+/// What the processes of a container may hold of a GPU together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// Its limit, or what it may keep.
+    pub allowed: Bytes,
+    /// What each process may hold beyond that.
+    pub margin: Bytes,
+}
+
+impl Bound {
+    /// Returns what this many processes may hold.
+    fn of(self, processes: usize) -> Bytes {
+        std::iter::repeat_n(self.margin, processes).sum::<Bytes>() + self.allowed
+    }
+
+    /// Returns the largest processes, as few as leave the others within the bound.
+    pub(crate) fn largest_beyond(
+        self,
+        held: impl Iterator<Item = (ProcessId, Bytes)>,
+    ) -> BTreeSet<ProcessId> {
+        // A process may be listed twice; both figures are of all that it holds.
+        let held: BTreeMap<ProcessId, Bytes> = held.collect();
+        let mut left: Bytes = held.values().copied().sum();
+        let mut largest: Vec<(Bytes, ProcessId)> =
+            held.into_iter().map(|(id, memory)| (memory, id)).collect();
+        largest.sort_unstable();
+        let mut chosen = BTreeSet::new();
+        while left > self.of(largest.len())
+            && let Some((memory, id)) = largest.pop()
+        {
+            left = left - memory;
+            chosen.insert(id);
+        }
+        chosen
     }
 }
 
@@ -188,7 +227,7 @@ pub struct Order {
     /// Why it is ended.
     pub cause: Cause,
     /// For [`Cause::OverLimit`]: what the container's processes may hold there together.
-    pub bound: Option<Bytes>,
+    pub bound: Option<Bound>,
     /// The signal to send.
     pub signal: Signal,
 }
@@ -409,10 +448,10 @@ impl Watcher {
         excess.retain(|(on, tenant), _| *on != gpu || observation.limits.contains_key(tenant));
         for &tenant in observation.limits.keys() {
             let Some(allowed) = self.allowed.get(&(gpu, tenant)) else { continue };
-            let bound = *allowed + rule.margin;
+            let bound = Bound { allowed: *allowed, margin: rule.margin };
             let own = || observation.seen.iter().filter(|seen| seen.owner == Some(tenant));
             let held = own().map(|seen| (seen.id, seen.memory.unwrap_or_default()));
-            let chosen = largest_beyond(held, bound);
+            let chosen = bound.largest_beyond(held);
             if chosen.is_empty() || own().any(|seen| seen.spared) {
                 excess.remove(&(gpu, tenant));
                 continue;
@@ -496,28 +535,6 @@ impl Watcher {
 fn ends(finding: &Finding, rules: Rules) -> bool {
     let without = matches!(finding.shim, Shim::Absent | Shim::Loaded);
     finding.cause == Cause::Unshimmed && rules.end_unshimmed && without && !finding.spared
-}
-
-/// Returns the largest processes, as few as leave the others within `bound` together.
-pub(crate) fn largest_beyond(
-    held: impl Iterator<Item = (ProcessId, Bytes)>,
-    bound: Bytes,
-) -> BTreeSet<ProcessId> {
-    // A process may be listed twice; both figures are of all that it holds.
-    let held: BTreeMap<ProcessId, Bytes> = held.collect();
-    let mut left: Bytes = held.values().copied().sum();
-    let mut largest: Vec<(Bytes, ProcessId)> =
-        held.into_iter().map(|(id, memory)| (memory, id)).collect();
-    largest.sort_unstable_by(|one, other| other.cmp(one));
-    let mut chosen = BTreeSet::new();
-    for (memory, id) in largest {
-        if left <= bound {
-            break;
-        }
-        left = left - memory;
-        chosen.insert(id);
-    }
-    chosen
 }
 
 fn finding(

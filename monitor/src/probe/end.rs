@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal as Number, pidfd_open, pidfd_send_
 
 use super::gpu_processes::{ContainerIdentity, GpuProcess, ProcessIndex, has_driver_mapped};
 use super::nvml::Library;
-use crate::watcher::{Order, largest_beyond};
+use crate::watcher::Order;
 
 /// Carries out an order.
 ///
@@ -65,7 +65,7 @@ fn recheck(order: &Order, on_gpu: &[(GpuProcess, Option<Bytes>)]) -> Result<(), 
             let bound = order.bound.ok_or("its container's bound is not known")?;
             let own = on_gpu.iter().filter(|(one, _)| one.owner == found.owner);
             let held = own.map(|(one, memory)| (one.id, memory.unwrap_or_default()));
-            if !largest_beyond(held, bound).contains(&order.id) {
+            if !bound.largest_beyond(held).contains(&order.id) {
                 return Err("its container is within its bound without ending it".into());
             }
         }
@@ -78,7 +78,7 @@ mod tests {
     use cgpu_shm::uuid::Uuid;
 
     use super::*;
-    use crate::watcher::ProcessId;
+    use crate::watcher::{Bound, ProcessId};
     use cgpu_scheduler::TenantId;
 
     fn gpu_process(pid: u32, owner: u64, shim: Shim, memory: u64) -> (GpuProcess, Option<Bytes>) {
@@ -93,7 +93,8 @@ mod tests {
             comm: "p".into(),
             owner: TenantId(1),
             cause,
-            bound: (cause == Cause::OverLimit).then_some(Bytes(100)),
+            bound: (cause == Cause::OverLimit)
+                .then_some(Bound { allowed: Bytes(95), margin: Bytes(5) }),
             signal: Signal::Term,
         }
     }
@@ -120,6 +121,8 @@ mod tests {
             (Cause::Unshimmed, vec![foreign()], false),
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 101)], true),
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 60), other(50)], true),
+            // The margin is for each process.
+            (Cause::OverLimit, vec![gpu_process(5, 1, bound, 55), other(50)], false),
             // It freed memory in time, or the end of a larger process of its container suffices.
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 100), foreign()], false),
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 50), other(60)], false),

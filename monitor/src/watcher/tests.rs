@@ -161,7 +161,7 @@ fn largest_process_of_a_container_over_its_limit_is_reported() {
         ]
     };
     let observations =
-        (0..3).map(|at| (at, all(500), 1000)).chain((3..9).map(|at| (at, all(800), 1000)));
+        (0..3).map(|at| (at, all(500), 1000)).chain((3..9).map(|at| (at, all(801), 1000)));
     let events = observe_all(&mut watcher, BOTH, observations);
     assert_eq!(
         texts(&events),
@@ -282,7 +282,7 @@ fn order_carries_what_its_container_may_hold() {
             Event::Found(_) => None,
         })
         .collect();
-    assert_eq!(bounds, [Some(Bytes(1100))]);
+    assert_eq!(bounds, [Some(Bound { allowed: Bytes(1000), margin: Bytes(100) })]);
 }
 
 #[test]
@@ -498,4 +498,21 @@ fn processes_that_alternate_are_found_and_ended() {
             (14, "Kill 2 over_limit")
         ]
     );
+}
+
+/// First launches load code in each process, which no call requests.
+#[test]
+fn each_process_of_a_container_has_the_margin() {
+    for (held, expected) in [
+        (225, &[(2, "found 8 over_limit")][..]),
+        (226, &[(2, "found 8 over_limit"), (4, "Term 8 over_limit")]),
+    ] {
+        let mut watcher = Watcher::default();
+        let all = |at: u64| {
+            let held = if at == 0 { 0 } else { held };
+            (1..=8).map(|pid| seen(pid, Some(A), Shim::Bound, held)).collect()
+        };
+        let events = observe_all(&mut watcher, BOTH, (0..10).map(|at| (at, all(at), 1000)));
+        assert_eq!(texts(&events), expected, "{held}");
+    }
 }
