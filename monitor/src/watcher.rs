@@ -14,14 +14,18 @@
 //!   container is *blocked* (it may allocate nothing), and its processes are ended, if that is
 //!   configured.
 //!
-//! Four rules protect processes that did nothing wrong:
+//! Five rules protect processes that did nothing wrong:
 //!
 //! - A finding needs two observations that agree: a process may be on the GPU before its slot is
 //!   verified.
-//! - SIGTERM is sent only after every observation of [`TERM_DELAY`], or of the configured grace
-//!   period, called for it, SIGKILL only after every one of [`KILL_DELAY`] more. One observation
-//!   that does not starts all of it anew. The prober checks everything again once it has opened the
-//!   process (`probe/end.rs`).
+//! - An unshimmed process gets SIGTERM only after every observation of [`TERM_DELAY`] called for
+//!   it, SIGKILL only after every one of [`KILL_DELAY`] more. One observation that does not starts
+//!   all of it anew. The prober checks everything again once it has opened the process
+//!   (`probe/end.rs`).
+//! - A container's processes get SIGTERM only once it has been over its bound for the grace period.
+//!   Time within the bound is subtracted, so a moment within it gains no more than that. From
+//!   [`KILL_DELAY`] after the first SIGTERM on, other processes that exceed the bound get SIGKILL
+//!   at once.
 //! - A container whose limit was lowered, or that was over its limit when the monitor started, may
 //!   keep what it has: it is held to the greatest limit since it was last within one.
 //! - A monitor that has just started must find a container's processes first. Until it has, for at
@@ -273,13 +277,42 @@ pub struct Watcher {
     excess: BTreeMap<(Uuid, TenantId), Excess>,
 }
 
-/// A container that exceeds its limit by more than the margin.
+/// A container that exceeds its limit by more than the margin, or lately did.
 #[derive(Clone, Debug)]
 struct Excess {
-    since: Nanos,
+    /// Time of the last observation.
+    at: Nanos,
+    /// Whether it exceeded them then.
+    is_now: bool,
+    /// How long it has exceeded them, less the time for which it has not since, at most the grace
+    /// period.
+    time: Nanos,
     observations: u32,
-    /// Processes that were sent SIGTERM for it, and when they were last sent a signal.
+    /// When the first SIGTERM was sent for it.
+    term_sent: Option<Nanos>,
+    /// Processes that were sent a signal for it, and when they last were.
     sent: BTreeMap<ProcessId, Nanos>,
+}
+
+impl Excess {
+    fn new(at: Nanos) -> Self {
+        Self {
+            at,
+            is_now: true,
+            time: Nanos::ZERO,
+            observations: 0,
+            term_sent: None,
+            sent: BTreeMap::new(),
+        }
+    }
+
+    /// Takes an observation.
+    fn take(&mut self, now: Nanos, is_now: bool, grace: Nanos) {
+        let since = now - self.at;
+        self.time = if is_now { (self.time + since).min(grace) } else { self.time - since };
+        self.observations = self.observations.saturating_add(u32::from(is_now));
+        (self.at, self.is_now) = (now, is_now);
+    }
 }
 
 impl Watcher {
@@ -322,7 +355,10 @@ impl Watcher {
     /// container's own region names its GPUs in its page.
     pub fn blocked(&self, rules: Rules) -> BTreeSet<TenantId> {
         let blocks = rules.over_limit.action >= Action::Block;
-        let own = self.excess.iter().filter(|(_, excess)| blocks && excess.observations > 1);
+        let own = self
+            .excess
+            .iter()
+            .filter(|(_, excess)| blocks && excess.is_now && excess.observations > 1);
         own.map(|((_, tenant), _)| *tenant).collect()
     }
 
@@ -364,25 +400,37 @@ impl Watcher {
 
     /// Records that an order was carried out.
     pub fn done(&mut self, order: Order, container: String, at: Nanos) {
+        if let Some(excess) = self.excess.get_mut(&(order.gpu, order.owner))
+            && (order.cause, order.signal) == (Cause::OverLimit, Signal::Term)
+        {
+            excess.term_sent.get_or_insert(at);
+        }
         let count = self.counts.entry((order.cause, order.owner)).or_default();
-        // A process that gets SIGKILL was counted when it got SIGTERM.
-        *count += u64::from(order.signal == Signal::Term);
+        // A process that gets another signal was counted with its first.
+        let mut signalled = self.ended.iter().map(|ended| (ended.order.id, ended.order.cause));
+        let is_first = !signalled.any(|known| known == (order.id, order.cause));
+        *count += u64::from(order.signal == Signal::Term || is_first);
         if self.ended.len() == MAX_REMEMBERED {
             self.ended.pop_front();
         }
         self.ended.push_back(Ended { order, container, at });
     }
 
-    /// Records that an order was not carried out. After a failed SIGTERM, everything starts anew.
+    /// Records that an order was not carried out. After a failed SIGTERM, everything starts anew
+    /// for that process.
     pub fn refused(&mut self, order: &Order) {
-        if order.signal != Signal::Term {
-            return;
-        }
-        if let Some(known) = self.known.get_mut(&(order.gpu, order.id, order.cause)) {
-            (known.wanted, known.sent) = (None, None);
-        }
-        if let Some(excess) = self.excess.get_mut(&(order.gpu, order.owner)) {
-            excess.sent.remove(&order.id);
+        match order.cause {
+            Cause::Unshimmed if order.signal == Signal::Term => {
+                if let Some(known) = self.known.get_mut(&(order.gpu, order.id, order.cause)) {
+                    (known.wanted, known.sent) = (None, None);
+                }
+            }
+            Cause::Unshimmed => {}
+            Cause::OverLimit => {
+                if let Some(excess) = self.excess.get_mut(&(order.gpu, order.owner)) {
+                    excess.sent.remove(&order.id);
+                }
+            }
         }
     }
 
@@ -452,19 +500,24 @@ impl Watcher {
             let own = || observation.seen.iter().filter(|seen| seen.owner == Some(tenant));
             let held = own().map(|seen| (seen.id, seen.memory.unwrap_or_default()));
             let chosen = bound.largest_beyond(held);
-            if chosen.is_empty() || own().any(|seen| seen.spared) {
+            let is_now = !chosen.is_empty() && own().all(|seen| !seen.spared);
+            if is_now {
+                excess.entry((gpu, tenant)).or_insert_with(|| Excess::new(now));
+            }
+            let Some(state) = excess.get_mut(&(gpu, tenant)) else { continue };
+            if !is_now && state.time == Nanos::ZERO {
                 excess.remove(&(gpu, tenant));
                 continue;
             }
-            let begun = Excess { since: now, observations: 0, sent: BTreeMap::new() };
-            let state = excess.entry((gpu, tenant)).or_insert(begun);
-            state.observations = state.observations.saturating_add(1);
+            state.take(now, is_now, rule.grace);
             state.sent.retain(|id, _| own().any(|seen| seen.id == *id));
-            if rule.action < Action::End || now - state.since < rule.grace {
+            if !is_now || rule.action < Action::End || state.time < rule.grace {
                 continue;
             }
+            let is_warned = state.term_sent.is_some_and(|at| now - at >= KILL_DELAY);
             for seen in own().filter(|seen| chosen.contains(&seen.id)) {
                 let signal = match state.sent.get(&seen.id) {
+                    None if is_warned => Signal::Kill,
                     None => Signal::Term,
                     Some(at) if now - *at >= KILL_DELAY => Signal::Kill,
                     Some(_) => continue,

@@ -516,3 +516,44 @@ fn each_process_of_a_container_has_the_margin() {
         assert_eq!(texts(&events), expected, "{held}");
     }
 }
+
+#[test]
+fn one_quiet_observation_does_not_start_the_grace_period_anew() {
+    let mut watcher = Watcher::default();
+    // Every fourth observation is within limit and margin.
+    let held = |at| match at {
+        0 => 900,
+        at if at % 4 == 0 => 1050,
+        _ => 1200,
+    };
+    let events = observe_all(
+        &mut watcher,
+        BOTH,
+        (0..20).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, held(at))], 1000)),
+    );
+    assert_eq!(
+        texts(&events),
+        [(2, "found 1 over_limit"), (6, "Term 1 over_limit"), (17, "Kill 1 over_limit")]
+    );
+}
+
+#[test]
+fn successors_of_a_terminated_process_are_killed_at_once() {
+    let mut watcher = Watcher::default();
+    let mut signals = Vec::new();
+    for at in 0..30_u32 {
+        // Another process every 8 s.
+        let process = seen(1 + at / 8, Some(A), Shim::Bound, if at == 0 { 0 } else { 1200 });
+        for event in watcher.take(&observation(at.into(), vec![process], 1000), BOTH) {
+            if let Event::End(order) = event {
+                signals.push((at, order.signal, order.id.pid));
+                watcher.done(order, "a".into(), Nanos::from_millis(1000 * u64::from(at)));
+            }
+        }
+    }
+    assert_eq!(
+        signals,
+        [(4, Signal::Term, 1), (8, Signal::Term, 2), (16, Signal::Kill, 3), (24, Signal::Kill, 4)]
+    );
+    assert_eq!(watcher.ends().collect::<Vec<_>>(), [(Cause::OverLimit, A, 4)]);
+}
