@@ -2,7 +2,9 @@
 //! another container can choose.
 //!
 //! Container engines name a container's group after its id of 64 hexadecimal digits: `/docker/ID`,
-//! `/kubepods/.../cri-containerd-ID.scope`. A process in a nested container has both ids.
+//! `/kubepods/.../cri-containerd-ID.scope`. A process in a nested container has both ids. A
+//! container that may write its own group can name groups *within* it after another container, but
+//! not one that it is in itself. So the outermost id that is known counts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,19 +21,19 @@ impl Cgroups {
 
     /// Returns all container ids in the paths.
     fn all(&self) -> BTreeSet<&str> {
-        self.0.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| is_id(word)).collect()
+        words(&self.0).filter(|word| is_id(word)).collect()
     }
 
     /// Returns the ids of the innermost container; normally one.
     fn own(&self) -> BTreeSet<&str> {
-        let last =
-            |line| str::split(line, |c: char| !c.is_ascii_alphanumeric()).rfind(|word| is_id(word));
+        let last = |line| words(line).rfind(|word| is_id(word));
         self.0.lines().filter_map(last).collect()
     }
 
-    /// Whether they are the groups of the container with this id.
-    pub(super) fn are_of(&self, id: &str) -> bool {
-        self.own().contains(id)
+    /// Returns the ids of the outermost known container; normally one.
+    pub(super) fn outermost(&self, is_known: impl Fn(&str) -> bool) -> BTreeSet<&str> {
+        let first = |line| words(line).find(|word| is_id(word) && is_known(word));
+        self.0.lines().filter_map(first).collect()
     }
 
     /// Whether the process can belong to the same container as the verified process: it is in the
@@ -48,6 +50,10 @@ impl Cgroups {
     }
 }
 
+fn words(text: &str) -> impl DoubleEndedIterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric())
+}
+
 /// Whether a name is a container id of an engine.
 pub(super) fn is_id(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|digit| digit.is_ascii_hexdigit())
@@ -58,19 +64,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn innermost_cgroup_names_the_container() {
+    fn outermost_known_cgroup_names_the_container() {
         let (a, b) = ("a".repeat(64), "0123456789abcdef".repeat(4));
-        for (groups, fits) in [
-            (format!("0::/docker/{b}\n"), true),
-            (format!("0::/system.slice/docker-{b}.scope\n"), true),
-            (format!("12:cpu:/kubepods/burstable/pod1/cri-containerd-{b}.scope\n1:x:/\n"), true),
-            (format!("0::/docker/{a}/docker/{b}\n"), true),
-            (format!("0::/docker/{b}/docker/{a}\n"), false),
-            (format!("0::/docker/{b}0\n"), false),
-            (format!("0::/docker/{}\n", &b[1..]), false),
-            (String::new(), false),
+        let (both, one) = ([a.clone(), b.clone()], [b.clone()]);
+        for (groups, known, found) in [
+            (format!("0::/docker/{b}\n"), &both[..], Some(&b)),
+            (format!("0::/system.slice/docker-{b}.scope\n"), &both, Some(&b)),
+            (
+                format!("12:cpu:/kubepods/burstable/pod1/cri-containerd-{b}.scope\n1:x:/\n"),
+                &both,
+                Some(&b),
+            ),
+            // The outer container is not known: a node that is a container itself.
+            (format!("0::/docker/{a}/docker/{b}\n"), &one, Some(&b)),
+            // A container names a group within its own after its neighbour.
+            (format!("0::/docker/{a}/libpod-{b}.scope\n"), &both, Some(&a)),
+            (format!("0::/docker/{b}/docker/{a}\n"), &one, Some(&b)),
+            (format!("0::/docker/{b}0\n"), &both, None),
+            (format!("0::/docker/{}\n", &b[1..]), &both, None),
+            (String::new(), &both, None),
         ] {
-            assert_eq!(Cgroups(groups.clone()).are_of(&b), fits, "{groups}");
+            let expected: BTreeSet<&str> = found.into_iter().map(String::as_str).collect();
+            let own = Cgroups(groups.clone());
+            let is_known = |id: &str| known.iter().any(|one| one == id);
+            assert_eq!(own.outermost(is_known), expected, "{groups}");
         }
     }
 

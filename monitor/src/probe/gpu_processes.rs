@@ -3,7 +3,7 @@
 //! NVML gives process ids. The container of a process is found by, in this order:
 //!
 //! 1. its control group, where that contains an engine's container id that is also the name of a
-//!    container's directory;
+//!    container's directory: the outermost such id;
 //! 2. the directory that it sees at `/run/cgpu`: the same as a container's on the host;
 //! 3. its ancestors: the nearest that has registered a container, or is verified to be in one;
 //! 4. its PID namespace, if that is not the monitor's: the same as that of processes of one
@@ -164,7 +164,9 @@ impl<'a> ProcessIndex<'a> {
     }
 
     fn by_group(&self, groups: &Cgroups) -> Option<usize> {
-        self.only(|at| self.identities[at].id().is_some_and(|id| groups.are_of(id)))
+        let is_known = |id: &str| self.identities.iter().any(|known| known.id() == Some(id));
+        let own = groups.outermost(is_known);
+        self.only(|at| self.identities[at].id().is_some_and(|id| own.contains(id)))
     }
 
     fn by_directory(&self, pid: u32) -> Option<usize> {
