@@ -9,6 +9,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use super::stat::folder;
+
 /// The text of `/proc/PID/cgroup`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cgroups(String);
@@ -16,7 +18,7 @@ pub(super) struct Cgroups(String);
 impl Cgroups {
     /// Reads a process's groups. None: there is no such process.
     pub(super) fn of(pid: u32) -> Option<Self> {
-        fs::read_to_string(format!("/proc/{pid}/cgroup")).ok().map(Self)
+        fs::read_to_string(folder(pid).join("cgroup")).ok().map(Self)
     }
 
     /// Returns all container ids in the paths.

@@ -23,7 +23,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2, statat
 
 use super::cgroups::{Cgroups, is_id};
 use super::mapped::{Identity, Mapped};
-use super::stat::{Stat, ancestry};
+use super::stat::{Stat, ancestry, folder};
 use crate::watcher::ProcessId;
 
 /// What a container's processes are recognised by.
@@ -208,7 +208,7 @@ pub(super) fn has_driver_mapped(pid: u32) -> bool {
 /// resolved within the process's own root.
 fn run_directory(pid: u32) -> Option<(Identity, Option<Identity>)> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = openat(CWD, format!("/proc/{pid}/root"), flags, Mode::empty()).ok()?;
+    let root = openat(CWD, folder(pid).join("root"), flags, Mode::empty()).ok()?;
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let directory = openat2(&root, "run/cgpu", flags, Mode::empty(), within).ok()?;
     let about = fstat(&directory).ok()?;
@@ -217,7 +217,7 @@ fn run_directory(pid: u32) -> Option<(Identity, Option<Identity>)> {
 }
 
 fn pid_namespace(pid: u32) -> Option<Identity> {
-    fs::metadata(format!("/proc/{pid}/ns/pid")).ok().map(|at| (at.dev(), at.ino()))
+    fs::metadata(folder(pid).join("ns/pid")).ok().map(|at| (at.dev(), at.ino()))
 }
 
 #[cfg(test)]

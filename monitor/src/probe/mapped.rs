@@ -6,6 +6,8 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use super::stat::folder;
+
 /// Device and inode of a file.
 pub(super) type Identity = (u64, u64);
 
@@ -19,7 +21,7 @@ pub(super) struct Mapped {
 impl Mapped {
     /// Reads the maps of a process. None: it has exited, or may not be read.
     pub(super) fn of(pid: u32) -> Option<Self> {
-        let file = fs::File::open(format!("/proc/{pid}/maps")).ok()?;
+        let file = fs::File::open(folder(pid).join("maps")).ok()?;
         let mut mapped = Self::default();
         // Paths need not be UTF-8.
         for line in BufReader::new(file).split(b'\n') {

@@ -1,6 +1,7 @@
 //! A process's name, parent and start time, read from `/proc/PID/stat`.
 
 use std::fs;
+use std::path::PathBuf;
 
 use crate::watcher::ProcessId;
 
@@ -12,6 +13,23 @@ pub(super) struct Stat {
     pub(super) comm: String,
     parent: u32,
     pub(super) start_time: u64,
+    /// Whether its main thread has exited.
+    has_exited: bool,
+}
+
+/// Returns the folder in `/proc` of a thread of a process that has not exited. Of one that has, the
+/// kernel shows neither maps nor root nor groups.
+pub(super) fn folder(pid: u32) -> PathBuf {
+    let main = PathBuf::from(format!("/proc/{pid}"));
+    if Stat::of(pid).is_none_or(|stat| !stat.has_exited) {
+        return main;
+    }
+    let threads = fs::read_dir(main.join("task")).into_iter().flatten().flatten();
+    let lives = |folder: &PathBuf| {
+        let stat = fs::read(folder.join("stat")).ok().and_then(|line| Stat::parse(&line));
+        stat.is_some_and(|stat| !stat.has_exited)
+    };
+    threads.map(|thread| thread.path()).find(lives).unwrap_or(main)
 }
 
 impl Stat {
@@ -27,11 +45,14 @@ impl Stat {
         let comm = comm.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
         let rest = std::str::from_utf8(bytes.get(close + 1..)?).ok()?;
         let field = |number: usize| rest.split_whitespace().nth(number - 3);
-        // A zombie is on no GPU.
-        let is_zombie = matches!(field(3), Some("Z" | "X"));
-        let stat =
-            Self { comm, parent: field(4)?.parse().ok()?, start_time: field(22)?.parse().ok()? };
-        (!is_zombie).then_some(stat)
+        let has_exited = matches!(field(3), Some("Z" | "X"));
+        let threads: u64 = field(20)?.parse().ok()?;
+        // A zombie is on no GPU, unless other threads than the main one go on.
+        if has_exited && threads <= 1 {
+            return None;
+        }
+        let (parent, start_time) = (field(4)?.parse().ok()?, field(22)?.parse().ok()?);
+        Some(Self { comm, parent, start_time, has_exited })
     }
 }
 
@@ -66,11 +87,18 @@ mod tests {
     fn process_name_may_contain_brackets() {
         let rest = "S 41 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 1 1";
         let stat = Stat::parse(format!("42 (a) b (c\n) {rest}").as_bytes()).unwrap();
-        assert_eq!(stat, Stat { comm: "a) b (c?".into(), parent: 41, start_time: 987_654 });
+        assert_eq!(
+            stat,
+            Stat { comm: "a) b (c?".into(), parent: 41, start_time: 987_654, has_exited: false }
+        );
         for text in ["", "42", "42 (", "42 )(", "42 (x)", "42 (x) S", "42 (x) Z 1"] {
             assert_eq!(Stat::parse(text.as_bytes()), None, "{text}");
         }
-        assert_eq!(Stat::parse(format!("42 (x) {}", rest.replacen('S', "Z", 1)).as_bytes()), None);
+        let zombie = rest.replacen('S', "Z", 1);
+        let parsed = |rest: &str| Stat::parse(format!("42 (x) {rest}").as_bytes());
+        assert_eq!(parsed(&zombie), None);
+        // Its main thread has exited, and another one has not.
+        assert!(parsed(&zombie.replace(" 20 0 1 ", " 20 0 2 ")).unwrap().has_exited);
     }
 
     #[test]

@@ -161,3 +161,47 @@ fn shim_of_a_process_with_an_unreadable_region_is_unknown() {
         Shim::Bound
     );
 }
+
+/// A program whose main thread exits, while another one goes on.
+const NO_MAIN_THREAD: &str = r"
+#include <pthread.h>
+#include <unistd.h>
+static void *wait_for_signals(void *none) { for (;;) pause(); return none; }
+int main(void) {
+    pthread_t thread;
+    alarm(120);
+    if (pthread_create(&thread, 0, wait_for_signals, 0)) return 1;
+    pthread_exit(0);
+}
+";
+
+#[test]
+fn process_whose_main_thread_has_exited_is_recognised() {
+    let here = tempfile::tempdir().unwrap();
+    let (source, program) = (here.path().join("program.c"), here.path().join("program"));
+    fs::write(&source, NO_MAIN_THREAD).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.arg("-pthread").arg("-o").arg(&program).arg(&source);
+    assert!(compiler.status().unwrap().success());
+    let process = Sleeper(Command::new(&program).stdin(Stdio::null()).spawn().unwrap());
+    let pid = process.0.id();
+    let hangs = std::time::Instant::now() + std::time::Duration::from_secs(100);
+    while !fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z ") {
+        assert!(std::time::Instant::now() < hangs, "its main thread runs");
+        std::thread::yield_now();
+    }
+    let id = ProcessId::of(pid).expect("it is alive");
+    assert!(id.lives());
+    let about = fs::metadata(&program).unwrap();
+    assert!(Mapped::of(pid).unwrap().files.contains(&(about.dev(), about.ino())));
+    let own = std::process::id();
+    assert_eq!(pid_namespace(pid), pid_namespace(own));
+    assert_eq!(Cgroups::of(pid), Cgroups::of(own));
+    assert!(openat(CWD, folder(pid).join("root"), OFlags::PATH, Mode::empty()).is_ok());
+    let known = ContainerIdentity { registrants: vec![id], ..identity(1, here.path()) };
+    let found = ProcessIndex::new(std::slice::from_ref(&known)).gpu_process(pid).unwrap();
+    assert_eq!((found.owner, found.shim), (Some(1), Shim::Absent));
+    drop(process);
+    assert_eq!(ProcessId::of(pid), None);
+    assert!(!id.lives());
+}
