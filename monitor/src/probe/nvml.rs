@@ -13,6 +13,7 @@ use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 
 use super::ledger_samples::ProcessesWithSamples;
@@ -177,22 +178,52 @@ fn least(
 fn processes(device: &Device<'_>) -> Processes {
     let compute = device.running_compute_processes().ok()?;
     let graphics = device.running_graphics_processes().unwrap_or_default();
+    // Clients of MPS are on a list of their own, which older drivers do not have.
+    let mps = device.mps_running_compute_processes().unwrap_or_default();
+    Some(merged([compute, graphics, mps]))
+}
+
+/// Returns the processes of several lists. One that is on two of them has the same figure in both,
+/// or none in one.
+fn merged(lists: [Vec<ProcessInfo>; 3]) -> BTreeMap<u32, Option<Bytes>> {
     let mut processes = BTreeMap::new();
-    for process in compute.iter().chain(&graphics) {
+    for process in lists.into_iter().flatten() {
         let used = match process.used_gpu_memory {
             UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
             UsedGpuMemory::Unavailable => None,
         };
-        // A process that computes and draws is on both lists, with the same figure.
         let known = processes.entry(process.pid).or_insert(used);
         *known = (*known).max(used);
     }
-    Some(processes)
+    processes
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn process_on_several_lists_has_its_largest_figure() {
+        let list = |of: &[(u32, UsedGpuMemory)]| -> Vec<ProcessInfo> {
+            let process = |(pid, used_gpu_memory): &(u32, UsedGpuMemory)| ProcessInfo {
+                pid: *pid,
+                used_gpu_memory: used_gpu_memory.clone(),
+                gpu_instance_id: None,
+                compute_instance_id: None,
+            };
+            of.iter().map(process).collect()
+        };
+        let (used, unknown) = (UsedGpuMemory::Used, UsedGpuMemory::Unavailable);
+        let mps = [(1, used(7)), (2, used(3)), (4, used(5))];
+        let lists = [
+            list(&[(1, used(5)), (2, unknown.clone()), (3, unknown)]),
+            list(&[(1, used(5))]),
+            list(&mps),
+        ];
+        let expected = [(1, Some(7)), (2, Some(3)), (3, None), (4, Some(5))];
+        let expected = expected.map(|(pid, used)| (pid, used.map(Bytes)));
+        assert_eq!(merged(lists), BTreeMap::from(expected));
+    }
 
     #[test]
     fn memory_gained_between_two_lists_is_not_subtracted_from_earlier_use() {
