@@ -149,6 +149,11 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
                        refused until it holds less (over_limit in monitor.toml).";
         faults.insert("blocked".into(), message.into());
     }
+    if host.is_unlisted(container) {
+        let message = "NVML lists none of its processes that hold memory by its own ledger: what \
+                       it holds cannot be compared with its limit.";
+        faults.insert("unverified".into(), message.into());
+    }
     let shortfalls = host.registered(container.tenant).warnings;
     if !gpus.is_empty() && !shortfalls.is_empty() {
         faults.insert("no_weight".into(), shortfalls.join("; "));

@@ -1,8 +1,10 @@
 //! A GPU of the host: its number in the control tree, its settings, its scheduler.
 
+use std::collections::BTreeSet;
+
 use cgpu_client::device_id::DeviceId;
-use cgpu_scheduler::Gpu;
 use cgpu_scheduler::policy::Policy;
+use cgpu_scheduler::{Gpu, TenantId};
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
 
@@ -26,6 +28,10 @@ pub(crate) struct DeviceState {
     /// Whether the last sample did not allow it: one alone says nothing, because processes start
     /// and exit.
     is_doubtful: bool,
+    /// Containers of which NVML lists no process on it, though they hold memory by their ledgers.
+    pub(crate) unlisted: BTreeSet<TenantId>,
+    /// Those for which the last sample said so.
+    doubtful: BTreeSet<TenantId>,
     /// Settings made at run time.
     pub(crate) settings: GpuSettings,
     /// Configured settings.
@@ -48,6 +54,8 @@ impl DeviceState {
             driver_memory: None,
             unverified: None,
             is_doubtful: false,
+            unlisted: BTreeSet::new(),
+            doubtful: BTreeSet::new(),
             settings,
             start: start.gpu(index, uuid),
             scheduler,
@@ -57,10 +65,16 @@ impl DeviceState {
     }
 
     /// Takes from a sample why containers' memory cannot be compared with their limits; none: it
-    /// can be.
-    pub(crate) fn take_verification(&mut self, unverified: Option<&'static str>) {
+    /// can be. `unlisted`: the containers for which it says so.
+    pub(crate) fn take_verification(
+        &mut self,
+        unverified: Option<&'static str>,
+        unlisted: BTreeSet<TenantId>,
+    ) {
         self.unverified = unverified.filter(|_| self.is_doubtful);
         self.is_doubtful = unverified.is_some();
+        self.unlisted = &unlisted & &self.doubtful;
+        self.doubtful = unlisted;
     }
 
     /// Returns its UUID as NVML writes it. The bytes do not tell a GPU from an instance.

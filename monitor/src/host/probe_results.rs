@@ -79,6 +79,7 @@ impl Host {
             for device in self.devices.iter_mut().filter(|device| !listed.contains(&device.uuid)) {
                 device.known = false;
                 device.sample.forget();
+                device.take_verification(None, BTreeSet::new());
             }
             self.drop_gpus(|device| {
                 listed.contains(&device.uuid) || !numbers.contains(&device.index)
@@ -95,9 +96,10 @@ impl Host {
             let at = there.unwrap_or_else(|| self.add_gpu(gpu.index, gpu.uuid));
             self.set_number(now, at, gpu.index);
             let unverified = verification::unverified(&gpu, &samples);
+            let unlisted = verification::unlisted(&samples);
             let device = &mut self.devices[at];
             device.known = true;
-            device.take_verification(unverified);
+            device.take_verification(unverified, unlisted);
             let unowned = device.unowned(&gpu);
             device.sample = gpu;
             if let Some(unowned) = unowned {

@@ -1,11 +1,15 @@
 //! Whether NVML's figures allow a comparison of what containers hold with their limits.
 //!
 //! A container can write to its own ledger, so only NVML says what it really holds. Where NVML does
-//! not, that is a standing finding of the GPU.
+//! not, that is a standing finding of the GPU, and a fault of each container for which it does not.
 
+use std::collections::BTreeSet;
+
+use cgpu_scheduler::TenantId;
 use cgpu_shm::units::Bytes;
 
 use super::Host;
+use super::container::Container;
 use super::device_state::DeviceState;
 use crate::probe::{GpuSample, LedgerSample};
 
@@ -17,26 +21,35 @@ pub(super) fn unverified(gpu: &GpuSample, samples: &[LedgerSample]) -> Option<&'
     if !processes.is_empty() && processes.values().all(Option::is_none) {
         return Some("NVML does not report the memory of the processes on it.");
     }
-    // Two processes may start and exit around a sample. Memory in use stays for all of it.
-    let uses = |sample: &&LedgerSample| {
-        let (before, after) = sample.accounted;
-        before.used.min(after.used) > Bytes::ZERO
-    };
-    let mut using = samples.iter().filter(uses).peekable();
+    let mut using = samples.iter().filter(|sample| uses(sample)).peekable();
     (using.peek().is_some() && using.all(|sample| sample.reading.is_none())).then_some(
         "NVML does not list the containers' processes: it reports the process ids of another PID \
          namespace, or none.",
     )
 }
 
+/// Returns the containers of which NVML lists no process that holds memory by their own ledgers.
+pub(super) fn unlisted(samples: &[LedgerSample]) -> BTreeSet<TenantId> {
+    let tenants = |is_listed: bool| {
+        let using = samples.iter().filter(|sample| uses(sample));
+        let of = using.filter(move |sample| sample.reading.is_some() == is_listed);
+        of.map(|sample| TenantId(sample.tenant)).collect::<BTreeSet<_>>()
+    };
+    &tenants(false) - &tenants(true)
+}
+
+/// Whether a process holds memory by its container's ledger. Two processes may start and exit
+/// around a sample. Memory in use stays for all of it.
+fn uses(sample: &LedgerSample) -> bool {
+    let (before, after) = sample.accounted;
+    before.used.min(after.used) > Bytes::ZERO
+}
+
 impl Host {
     /// Returns why the memory of containers with a limit on a GPU cannot be compared with that;
     /// none: it can be, or there are none.
     pub(crate) fn limits_unverified(&self, device: &DeviceState) -> Option<&'static str> {
-        let limited = |container: &super::container::Container| {
-            container.gpus().contains(&device.uuid) && container.limit(device.uuid) > Bytes::ZERO
-        };
-        if !self.containers.values().any(limited) {
+        if !self.containers.values().any(|container| is_limited(container, device)) {
             return None;
         }
         match self.sampled {
@@ -45,6 +58,18 @@ impl Host {
             Some(_) => device.unverified,
         }
     }
+
+    /// Whether a container's memory on one of the GPUs cannot be compared with its limit there,
+    /// although NVML lists the GPU's processes.
+    pub(crate) fn is_unlisted(&self, container: &Container) -> bool {
+        let unlisted = |device: &DeviceState| device.unlisted.contains(&container.tenant);
+        self.sampled.is_some()
+            && self.devices.iter().any(|device| unlisted(device) && is_limited(container, device))
+    }
+}
+
+fn is_limited(container: &Container, device: &DeviceState) -> bool {
+    container.gpus().contains(&device.uuid) && container.limit(device.uuid) > Bytes::ZERO
 }
 
 #[cfg(test)]
@@ -108,6 +133,20 @@ mod tests {
             ("one of two has just started", listed(), vec![sample(9, Some(9)), unlisted], None),
         ] {
             assert_eq!(unverified(&gpu, &samples), expected, "{case}");
+        }
+    }
+
+    #[test]
+    fn neighbour_that_nvml_lists_does_not_hide_a_container_that_it_does_not() {
+        let of = |tenant, used, measured| LedgerSample { tenant, ..sample(used, measured) };
+        for (case, samples, expected) in [
+            ("one is not listed", vec![of(1, 9, Some(9)), of(2, 9, None)], &[2][..]),
+            ("a process has just started", vec![of(1, 9, Some(9)), of(1, 9, None)], &[]),
+            ("nothing allocated yet", vec![of(1, 9, Some(9)), of(2, 0, None)], &[]),
+            ("two are not listed", vec![of(1, 9, None), of(2, 9, None)], &[1, 2]),
+        ] {
+            let expected = expected.iter().copied().map(TenantId).collect();
+            assert_eq!(unlisted(&samples), expected, "{case}");
         }
     }
 }
