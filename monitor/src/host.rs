@@ -19,6 +19,7 @@ pub(crate) mod doorbell;
 mod findings;
 mod gpus;
 mod housekeeping;
+mod lock_queries;
 mod memory;
 mod probe_results;
 pub(crate) mod region;

@@ -19,6 +19,7 @@ use cgpu_shm::units::{Bytes, Nanos, SlotIndex};
 use crate::host::Host;
 use crate::host::container::Container;
 use crate::host::device_state::DeviceState;
+use crate::host::region::Region;
 
 pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
     for container in host.containers.values_mut() {
@@ -135,6 +136,10 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
                 "Its reports are invalid: its turns are measured by the monitor's clock alone.";
             faults.insert("misreporting".into(), message.into());
         }
+    }
+    if container.region.as_ref().is_some_and(Region::has_slow_locks) {
+        let message = "Its file has so many locks that exits of its processes are noticed late.";
+        faults.insert("noisy".into(), message.into());
     }
     if container.doorbell.muted_until > now {
         let message = "Its doorbell is muted: it notifies the monitor without a reason.";

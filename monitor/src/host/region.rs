@@ -9,6 +9,7 @@ use std::path::Path;
 use cgpu_scheduler::report::TenantReport;
 use cgpu_scheduler::{Gate, Share};
 use cgpu_shm::atomic::Ordering;
+use cgpu_shm::clock::{Clock, Monotonic, thread_cpu};
 use cgpu_shm::devices::Device;
 use cgpu_shm::file::{Error, Fault};
 use cgpu_shm::grant::{GrantWriter, Turn};
@@ -23,6 +24,7 @@ use cgpu_shm::uuid::Uuid;
 use rustix::fs::fstat;
 
 use super::device_list::DeviceList;
+use super::lock_queries::{LockQueries, Process};
 
 /// Size of one read of a doorbell, in bytes. A notification is one byte and a container has at most
 /// 256 processes, so as many unread bytes are a flood.
@@ -37,7 +39,8 @@ pub(crate) struct Region {
     identity: (u64, u64),
     pub(crate) seen: Snapshot,
     /// Slots whose process lives, by their locks, with their generations.
-    pub(crate) live: Vec<(SlotIndex, u64)>,
+    pub(crate) live: Vec<Process>,
+    lock_queries: LockQueries,
     /// Whether `live` has changed since the last [`Region::has_moved`].
     moved: bool,
     /// The fault of the file, if it has one.
@@ -68,6 +71,7 @@ impl Region {
             identity: (about.st_dev, about.st_ino),
             seen,
             live: Vec::new(),
+            lock_queries: LockQueries::default(),
             moved: true,
             unreadable: None,
             notify_requested: false,
@@ -119,21 +123,13 @@ impl Region {
             Ok(seen) => {
                 self.seen = seen;
                 self.unreadable = None;
-                for (index, slot) in self.seen.slots.iter().enumerate() {
-                    let Some(index) = SlotIndex::new(index) else { break };
-                    let claimed = matches!(slot.word.state(), Some(State::Live));
-                    let process = (index, slot.word.generation().get());
-                    let is_known = || keeps_live && before.binary_search(&process).is_ok();
-                    if claimed && (is_known() || self.is_locked(index)) {
-                        self.live.push(process);
-                    }
-                }
+                let claimed: Vec<Process> = claimed(&self.seen).collect();
+                self.live = self.alive(&claimed, &before, keeps_live);
             }
             Err(error) => {
                 self.unreadable = Some(error.to_string());
                 // Locks hold, whatever was written into the file.
-                self.live =
-                    before.iter().copied().filter(|(slot, _)| self.is_locked(*slot)).collect();
+                self.live = self.alive(&before, &before, false);
             }
         }
         self.moved |= self.live != before;
@@ -144,10 +140,20 @@ impl Region {
         std::mem::take(&mut self.moved)
     }
 
-    /// Whether a process holds the slot's lock. Counts as held if that cannot be determined.
-    pub(crate) fn is_locked(&self, slot: SlotIndex) -> bool {
-        liveness::liveness(self.reader.file(), slot)
-            .is_ok_and(|liveness| liveness == Liveness::Alive)
+    /// Returns those of the processes that live, by their locks.
+    fn alive(&mut self, of: &[Process], before: &[Process], keeps_live: bool) -> Vec<Process> {
+        let file = self.reader.file();
+        let mut cpu = thread_cpu();
+        self.lock_queries.round(Monotonic.now(), of, before, keeps_live, |slot| {
+            let is_locked = matches!(liveness::liveness(file, slot), Ok(Liveness::Alive));
+            let start = std::mem::replace(&mut cpu, thread_cpu());
+            (is_locked, cpu - start)
+        })
+    }
+
+    /// Whether the queries of its locks cost so much that they are made in turn.
+    pub(crate) const fn has_slow_locks(&self) -> bool {
+        self.lock_queries.is_behind()
     }
 
     /// Reads the reports of the living processes for one GPU. None: the file is corrupt.
@@ -325,6 +331,13 @@ impl Region {
         fields.bound.store(0, Ordering::Relaxed);
         self.grantor.set_turn(gpu, Turn((epoch + 1) << 8), Nanos::ZERO, Nanos::ZERO);
     }
+}
+
+/// Returns the processes that the slots name.
+fn claimed(seen: &Snapshot) -> impl Iterator<Item = Process> + '_ {
+    let slots = (0..).map_while(SlotIndex::new).zip(&seen.slots);
+    let live = slots.filter(|(_, slot)| matches!(slot.word.state(), Some(State::Live)));
+    live.map(|(index, slot)| (index, slot.word.generation().get()))
 }
 
 /// Opens a doorbell for reading, without waiting for a writer. None: it is not a FIFO.

@@ -4,6 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -60,6 +61,7 @@ pub(crate) const FLOODS: &[Flood] = &[
     flood("futex wakes", wakes),
     flood("processes that start and exit", processes),
     flood("file sizes", sizes),
+    flood("file locks", locks),
     flood("lines of refusals", refusals),
     flood("status requests", statuses),
     flood("refused registrations", registrations),
@@ -221,6 +223,50 @@ fn sizes(target: &Target) -> io::Result<Step> {
         let _ = file.set_len(bytes.len() as u64);
         let _ = file.write_all_at(&bytes, 0);
     }))
+}
+
+/// Leaves all slots claimed without a process, and splits a lock of the file into so many that each
+/// query whether such a slot is locked takes long.
+fn locks(target: &Target) -> io::Result<Step> {
+    let region = Region::open(&target.container).map_err(io::Error::other)?;
+    let owner = SlotOwner { pid: std::process::id(), comm: b"flood" };
+    let mut claims = Vec::new();
+    while let Some(claim) = region.claim(owner, Monotonic.now(), true)? {
+        claims.push(claim);
+    }
+    drop(claims);
+    let file = open(&target.container.join("use"))?;
+    // Beyond the slots' own bytes. From the end, where a split walks over no other one.
+    let first = (1 << 40) + 4096;
+    set_lock(&file, libc::F_WRLCK, first, 0)?;
+    for byte in (1..LOCKS).rev() {
+        set_lock(&file, libc::F_UNLCK, first + 2 * byte, 1)?;
+    }
+    Ok(Box::new(move || {
+        // Closing it would end the locks.
+        let _ = &file;
+    }))
+}
+
+const LOCKS: i64 = 100_000;
+
+/// Changes the lock of a range of the file; length 0: to the end.
+fn set_lock(file: &File, kind: i32, start: i64, length: i64) -> io::Result<()> {
+    // Exact: the kinds and SEEK_SET are below 3.
+    #[allow(clippy::cast_possible_truncation)]
+    let request = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start,
+        l_len: length,
+        l_pid: 0,
+    };
+    // SAFETY: the descriptor is open (borrowed); F_OFD_SETLK reads the one flock, which outlives
+    // the call.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Rewrites the file of refusals with the characters that take most room in JSON.

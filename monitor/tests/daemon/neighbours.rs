@@ -230,6 +230,11 @@ fn resized_files_cost_the_monitor_little() {
 }
 
 #[test]
+fn file_locks_cost_the_monitor_little() {
+    endure("file locks", "noisy");
+}
+
+#[test]
 fn long_refusals_cost_the_monitor_little() {
     endure("lines of refusals", "");
 }
