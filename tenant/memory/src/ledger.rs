@@ -65,7 +65,8 @@ pub struct Denied {
     pub limit: Bytes,
 }
 
-/// The time that one call of the program has waited for memory: at most 2 s for that of exited processes.
+/// The time that one call of the program has waited for memory: at most 2 s for that of exited
+/// processes.
 #[derive(Debug, Default)]
 pub struct WaitBudget {
     since: Option<Nanos>,
