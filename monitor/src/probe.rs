@@ -87,8 +87,9 @@ impl Pending {
 pub(crate) enum ProbeResult {
     /// NVML's view. None: there is no NVML.
     Sampled(Option<Sample>),
-    /// The host process of each slot, where one was found, and the CPU time of the search.
-    Found(Search, Vec<Option<FoundProcess>>, Nanos),
+    /// The rest of a search, the slots for which it is over with the host process of each, where one
+    /// was found, and the CPU time that it took.
+    Found(Search, Vec<(SlotProcess, Option<FoundProcess>)>, Nanos),
     /// A process was ended, or the reason why not.
     Ended(Order, Result<(), String>),
 }
@@ -319,9 +320,9 @@ fn run(
                 let outcome = end::end(&order, library.as_ref().ok(), &identities);
                 results.send(ProbeResult::Ended(order, outcome))
             }
-            ProbeRequest::Find(search) => {
+            ProbeRequest::Find(mut search) => {
                 let start = thread_cpu();
-                let found = find(&search);
+                let found = find(&mut search);
                 results.send(ProbeResult::Found(search, found, thread_cpu() - start))
             }
             ProbeRequest::Sync => {

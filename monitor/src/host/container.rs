@@ -83,6 +83,8 @@ pub(crate) struct Container {
     /// Time of its next search at the earliest. There is one at a time, however many slots the
     /// container locks; while it is pending, this is [`Nanos::MAX`].
     next_search: Nanos,
+    /// The search that was interrupted.
+    unfinished: Option<Search>,
     /// Unaccounted memory of its processes, by slot, generation and GPU.
     pub(crate) unaccounted: BTreeMap<(SlotIndex, u64, DeviceIndex), Unaccounted>,
     pub(crate) exported: BTreeMap<DeviceIndex, ExportedMemory>,
@@ -123,6 +125,7 @@ impl Container {
             host_ids: BTreeMap::new(),
             exits: BTreeMap::new(),
             next_search: Nanos::ZERO,
+            unfinished: None,
             unaccounted: BTreeMap::new(),
             exported: BTreeMap::new(),
             released: BTreeSet::new(),
@@ -387,13 +390,18 @@ impl Container {
     /// are none, or it is too early.
     pub(crate) fn begin_search(&mut self, now: Nanos) -> Option<Search> {
         let region = self.region.as_ref().filter(|_| now >= self.next_search)?;
+        let unfinished = self.unfinished.take().filter(|rest| rest.file == region.identity());
+        if unfinished.is_some() {
+            self.next_search = Nanos::MAX;
+            return unfinished;
+        }
         let slot_process = |&(slot, generation): &(SlotIndex, u64)| {
             let seen = region.seen.slots.get(slot.get())?;
             let is_new = !self.host_ids.contains_key(&(slot, generation)) && seen.pid != 0;
             is_new.then_some(SlotProcess { slot, generation, pid: seen.pid })
         };
         let processes: Vec<SlotProcess> = region.live.iter().filter_map(slot_process).collect();
-        let search = Search { tenant: self.tenant.0, file: region.identity(), processes };
+        let search = Search::new(self.tenant.0, region.identity(), processes);
         if search.processes.is_empty() {
             return None;
         }
@@ -402,12 +410,12 @@ impl Container {
     }
 
     /// Takes the result of a search, and publishes it to the container. Returns the slots whose
-    /// exits are to be polled for. `used` is the CPU time of the search.
+    /// exits are to be polled for. `search` is the rest of it, and `used` the CPU time that it took.
     pub(crate) fn found(
         &mut self,
         now: Nanos,
-        search: &Search,
-        found: Vec<Option<FoundProcess>>,
+        search: Search,
+        found: Vec<(SlotProcess, Option<FoundProcess>)>,
         used: Nanos,
     ) -> Vec<SlotIndex> {
         self.next_search = now + Nanos(used.0.saturating_mul(SEARCH_RATIO));
@@ -416,8 +424,7 @@ impl Container {
         else {
             return polled;
         };
-        for (&SlotProcess { slot, generation, .. }, verified) in search.processes.iter().zip(found)
-        {
+        for (SlotProcess { slot, generation, .. }, verified) in found {
             let id = verified.as_ref().map(|verified| verified.id);
             self.host_ids.insert((slot, generation), id);
             if let Some(exit) = verified.and_then(|verified| verified.exit)
@@ -428,6 +435,7 @@ impl Container {
             }
             region.set_host_pid(slot, generation, id.map(|id| id.pid));
         }
+        self.unfinished = Some(search).filter(|rest| !rest.processes.is_empty());
         polled
     }
 

@@ -40,7 +40,7 @@ impl Host {
                 ProbeResult::Found(search, found, used) => {
                     let tenant = TenantId(search.tenant);
                     if let Some(container) = self.containers.get_mut(&tenant) {
-                        let polled = container.found(now, &search, found, used).into_iter();
+                        let polled = container.found(now, search, found, used).into_iter();
                         self.changes
                             .extend(polled.map(|slot| Change::Process(Process { tenant, slot })));
                     }

@@ -34,7 +34,7 @@ pub(super) fn end(
     let index = ProcessIndex::new(identities);
     let found = on_gpu.iter().filter_map(|(pid, memory)| Some((index.gpu_process(*pid)?, *memory)));
     recheck(order, &found.collect::<Vec<_>>())?;
-    if !has_driver_mapped(order.id.pid) {
+    if !has_driver_mapped(order.id) {
         return Err("it has no driver mapped: NVML may mean another process".into());
     }
     let signal = match order.signal {

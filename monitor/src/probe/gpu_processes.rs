@@ -119,7 +119,7 @@ impl<'a> ProcessIndex<'a> {
         let id = ProcessId::of(pid)?;
         let verified = self.identities.iter().find(|identity| identity.verified.contains(&id));
         let owner = verified.or_else(|| self.owner(pid));
-        let mapped = if verified.is_none() && owner.is_some() { Mapped::of(pid) } else { None };
+        let mapped = if verified.is_none() && owner.is_some() { Mapped::of(id) } else { None };
         // Checked last, so that all of it is of one process.
         let about = Stat::of(pid).filter(|about| about.start_time == id.start_time)?;
         let bound = |mapped: &Mapped| {
@@ -136,6 +136,7 @@ impl<'a> ProcessIndex<'a> {
                 Shim::Unknown
             }
             Some(mapped) if mapped.shim => Shim::Loaded,
+            Some(mapped) if mapped.is_cut => Shim::Unknown,
             Some(_) => Shim::Absent,
         };
         Some(GpuProcess {
@@ -199,9 +200,9 @@ impl<'a> ProcessIndex<'a> {
 }
 
 /// Whether a process has a driver mapped. If not, NVML means a process with that number in another
-/// PID namespace.
-pub(super) fn has_driver_mapped(pid: u32) -> bool {
-    Mapped::of(pid).is_some_and(|mapped| mapped.driver)
+/// PID namespace. More mappings than are read count as the driver's: no process hides it so.
+pub(super) fn has_driver_mapped(id: ProcessId) -> bool {
+    Mapped::of(id).is_some_and(|mapped| mapped.driver || mapped.is_cut)
 }
 
 /// Returns the directory that a process sees at `/run/cgpu`, and the `use` in it. Links are

@@ -4,11 +4,16 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 
-use cgpu_shm::units::SlotIndex;
+use cgpu_shm::clock::thread_cpu;
+use cgpu_shm::units::{Nanos, SlotIndex};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::mapped::{Identity, Mapped};
 use crate::watcher::ProcessId;
+
+/// CPU time for the maps of processes after which a search is interrupted, so that NVML and the
+/// searches of other containers have their turn. It goes on when its container is due again.
+const STEP: Nanos = Nanos::from_millis(50);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Search {
@@ -16,7 +21,18 @@ pub(crate) struct Search {
     pub(crate) tenant: u64,
     /// Device and inode of the container's file, which they have mapped.
     pub(crate) file: (u64, u64),
+    /// Those for which it is not over.
     pub(crate) processes: Vec<SlotProcess>,
+    /// The first of them whose ids have been tried as ids of the host.
+    tried: usize,
+    /// Host processes up to this id have been looked at since.
+    passed: u32,
+}
+
+impl Search {
+    pub(crate) const fn new(tenant: u64, file: (u64, u64), processes: Vec<SlotProcess>) -> Self {
+        Self { tenant, file, processes, tried: 0, passed: 0 }
+    }
 }
 
 /// A process as its slot describes it.
@@ -45,42 +61,67 @@ impl FoundProcess {
     }
 }
 
-/// Returns the host process of each slot, where it is found.
-pub(super) fn find(search: &Search) -> Vec<Option<FoundProcess>> {
-    host_processes(search).into_iter().map(|id| id.and_then(FoundProcess::of)).collect()
+/// Goes on with a search. Returns the processes for which it is over, and removes them from the
+/// search: with the host process, or without one where none has it.
+pub(super) fn find(search: &mut Search) -> Vec<(SlotProcess, Option<FoundProcess>)> {
+    let found = host_processes(search, STEP).into_iter();
+    found.map(|(process, id)| (process, id.and_then(FoundProcess::of))).collect()
 }
 
-/// Returns the host id of each slot's process. First tries the id that the slot names, in case the
-/// container shares the monitor's PID namespace; then searches `/proc` once for all others.
-fn host_processes(search: &Search) -> Vec<Option<ProcessId>> {
-    let holder = |pid: u32| {
-        let id = ProcessId::of(pid)?;
-        // Checked after reading the maps, so that they are of this process.
-        (maps(pid, search.file) && id.lives()).then_some(id)
-    };
-    let mut found: Vec<Option<ProcessId>> =
-        search.processes.iter().map(|slot_process| holder(slot_process.pid)).collect();
-    if found.iter().all(Option::is_some) {
-        return found;
+/// First tries the id that the slot names, in case the container shares the monitor's PID
+/// namespace; then searches `/proc` once for all others.
+fn host_processes(search: &mut Search, step: Nanos) -> Vec<(SlotProcess, Option<ProcessId>)> {
+    let (mut found, mut holders) = (Vec::new(), Holders { file: search.file, used: Nanos::ZERO });
+    while let Some(process) = search.processes.get(search.tried) {
+        if holders.used > step {
+            return found;
+        }
+        match holders.read(process.pid) {
+            Some(id) => found.push((search.processes.remove(search.tried), Some(id))),
+            None => search.tried += 1,
+        }
     }
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    for pid in processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
-        let missing = || search.processes.iter().zip(&found).filter(|(_, found)| found.is_none());
-        if missing().next().is_none() {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut pids: Vec<u32> = pids.filter(|pid| *pid > search.passed).collect();
+    pids.sort_unstable();
+    for pid in pids {
+        if search.processes.is_empty() {
             break;
         }
+        if holders.used > step {
+            return found;
+        }
+        search.passed = pid;
         let Some(inner) = innermost(pid) else { continue };
-        if !missing().any(|(slot_process, _)| slot_process.pid == inner) {
+        if !search.processes.iter().any(|process| process.pid == inner) {
             continue;
         }
-        let Some(id) = holder(pid) else { continue };
-        for (slot_process, found) in search.processes.iter().zip(&mut found) {
-            if slot_process.pid == inner {
-                found.get_or_insert(id);
-            }
-        }
+        let Some(id) = holders.read(pid) else { continue };
+        let of_it = search.processes.extract_if(.., |process| process.pid == inner);
+        found.extend(of_it.map(|process| (process, Some(id))));
     }
+    found.extend(search.processes.drain(..).map(|process| (process, None)));
     found
+}
+
+/// Reads whether processes have a file mapped, which may be slow.
+struct Holders {
+    file: Identity,
+    /// CPU time that it took.
+    used: Nanos,
+}
+
+impl Holders {
+    /// None: it has not, as far as its maps are read, or has exited.
+    fn read(&mut self, pid: u32) -> Option<ProcessId> {
+        let id = ProcessId::of(pid)?;
+        let start = thread_cpu();
+        let holds = maps(id, self.file);
+        self.used = self.used + (thread_cpu() - start);
+        // Checked after reading the maps, so that they are of this process.
+        (holds && id.lives()).then_some(id)
+    }
 }
 
 /// Returns a process's id in its own PID namespace.
@@ -91,8 +132,8 @@ fn innermost(pid: u32) -> Option<u32> {
 }
 
 /// Whether a process has the file mapped, according to the kernel.
-fn maps(pid: u32, file: Identity) -> bool {
-    Mapped::of(pid).is_some_and(|mapped| mapped.files.contains(&file))
+fn maps(id: ProcessId, file: Identity) -> bool {
+    Mapped::of(id).is_some_and(|mapped| mapped.files.contains(&file))
 }
 
 #[cfg(test)]
@@ -105,13 +146,23 @@ mod tests {
         let about = fs::metadata("/proc/self/exe").unwrap();
         let own = (about.dev(), about.ino());
         let pid = std::process::id();
-        assert!(maps(pid, own));
-        assert!(!maps(pid, (own.0, own.1 + 1)));
+        let id = ProcessId::of(pid).unwrap();
+        assert!(maps(id, own));
+        assert!(!maps(id, (own.0, own.1 + 1)));
         assert_eq!(innermost(pid), Some(pid));
         let slot_process = |pid| SlotProcess { slot: SlotIndex(0), generation: 1, pid };
-        let processes = vec![slot_process(pid), slot_process(u32::MAX), slot_process(1)];
-        let search = Search { tenant: 0, file: own, processes };
-        assert_eq!(host_processes(&search), [ProcessId::of(pid), None, None]);
-        assert_eq!(host_processes(&Search { processes: Vec::new(), ..search }), []);
+        let processes = [pid, u32::MAX, 1].map(slot_process);
+        let expected = [(processes[0], Some(id)), (processes[1], None), (processes[2], None)];
+        let mut search = Search::new(0, own, processes.to_vec());
+        assert_eq!(host_processes(&mut search.clone(), STEP), expected);
+        // Interrupted after each process whose maps are read.
+        let (mut found, mut steps) = (Vec::new(), 0);
+        while !search.processes.is_empty() {
+            found.extend(host_processes(&mut search, Nanos::ZERO));
+            steps += 1;
+        }
+        assert_eq!(found, expected);
+        assert!(steps > 1, "one step");
+        assert_eq!(host_processes(&mut Search::new(0, own, Vec::new()), STEP), []);
     }
 }

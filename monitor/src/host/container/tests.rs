@@ -59,14 +59,14 @@ impl Fixture {
 
 const NOW: Nanos = Nanos::from_millis(1);
 
-/// Returns the test's own process this many times, each with a descriptor.
-fn own_process(times: usize) -> Vec<Option<FoundProcess>> {
+/// Ends a search, which finds the test's own process for all slots, each time with a descriptor.
+fn own_process(search: &mut Search) -> Vec<(SlotProcess, Option<FoundProcess>)> {
     let own = rustix::process::getpid();
     let one = || FoundProcess {
         id: ProcessId::of(std::process::id()).unwrap(),
         exit: Some(rustix::process::pidfd_open(own, PidfdFlags::empty()).unwrap()),
     };
-    (0..times).map(|_| Some(one())).collect()
+    search.processes.drain(..).map(|process| (process, Some(one()))).collect()
 }
 
 /// Offset of the only GPU in `use`.
@@ -78,7 +78,7 @@ fn container_with_many_slots_has_one_search_at_a_time() {
     assert_eq!(fixture.container.begin_search(NOW), None);
     let mut claims: Vec<_> = (0..100).map(|_| fixture.claim()).collect();
     fixture.refresh();
-    let search = fixture.container.begin_search(NOW).unwrap();
+    let mut search = fixture.container.begin_search(NOW).unwrap();
     assert_eq!(search.processes.len(), 100);
     for _ in 0..50 {
         claims.push(fixture.claim());
@@ -86,18 +86,35 @@ fn container_with_many_slots_has_one_search_at_a_time() {
         assert_eq!(fixture.container.begin_search(NOW), None, "a search is pending");
     }
     assert!(!fixture.container.identity().searched);
-    let polled = fixture.container.found(NOW, &search, own_process(100), Nanos::ZERO);
+    let found = own_process(&mut search);
+    let polled = fixture.container.found(NOW, search, found, Nanos::ZERO);
     assert_eq!(fixture.container.host_ids.len(), 100);
     // Their exits are polled for, up to a bound that leaves descriptors for other containers.
     assert_eq!((polled.len(), fixture.container.exits.len()), (MAX_EXIT_WATCHES, MAX_EXIT_WATCHES));
     let rest = fixture.container.begin_search(NOW).unwrap();
     assert_eq!(rest.processes.len(), 50);
     // A result for files that were replaced meanwhile is ignored, and the next search may begin.
-    let elsewhere = Search { file: (0, 0), ..rest.clone() };
-    assert_eq!(fixture.container.found(NOW, &elsewhere, own_process(50), Nanos::ZERO), []);
+    let mut elsewhere = rest.clone();
+    elsewhere.file = (0, 0);
+    let found = own_process(&mut elsewhere);
+    assert_eq!(fixture.container.found(NOW, elsewhere, found, Nanos::ZERO), []);
     assert_eq!(fixture.container.host_ids.len(), 100);
     assert_eq!(fixture.container.begin_search(NOW).as_ref(), Some(&rest));
-    fixture.container.found(NOW, &rest, (0..50).map(|_| None).collect(), Nanos::ZERO);
+    // An interrupted one goes on before the next one begins.
+    let late = fixture.claim();
+    fixture.refresh();
+    let mut rest = rest;
+    let not_found = |rest: &mut Search, count: usize| {
+        rest.processes.drain(..count).map(|process| (process, None)).collect()
+    };
+    let first = not_found(&mut rest, 20);
+    fixture.container.found(NOW, rest.clone(), first, Nanos::ZERO);
+    assert!(!fixture.container.identity().searched);
+    assert_eq!(fixture.container.begin_search(NOW).as_ref(), Some(&rest));
+    let second = not_found(&mut rest, 30);
+    fixture.container.found(NOW, rest, second, Nanos::ZERO);
+    drop(late);
+    fixture.refresh();
     assert!(fixture.container.identity().searched, "found or not, all have been searched for");
 }
 
@@ -106,9 +123,10 @@ fn costly_search_delays_the_next_one_of_its_container() {
     let mut fixture = Fixture::new();
     let _first = fixture.claim();
     fixture.refresh();
-    let search = fixture.container.begin_search(NOW).unwrap();
+    let mut search = fixture.container.begin_search(NOW).unwrap();
     let used = Nanos::from_millis(1);
-    fixture.container.found(NOW, &search, own_process(1), used);
+    let found = own_process(&mut search);
+    fixture.container.found(NOW, search, found, used);
     let _second = fixture.claim();
     fixture.refresh();
     let next = NOW + Nanos(used.0 * SEARCH_RATIO);
@@ -121,9 +139,10 @@ fn process_that_left_its_slot_still_belongs_to_its_container() {
     let mut fixture = Fixture::new();
     let claim = fixture.claim();
     fixture.refresh();
-    let search = fixture.container.begin_search(NOW).unwrap();
+    let mut search = fixture.container.begin_search(NOW).unwrap();
     let own = ProcessId::of(std::process::id()).unwrap();
-    fixture.container.found(NOW, &search, own_process(1), Nanos::ZERO);
+    let found = own_process(&mut search);
+    fixture.container.found(NOW, search, found, Nanos::ZERO);
     assert_eq!(fixture.container.exits.len(), 1);
     let identity = fixture.container.identity();
     assert_eq!((identity.verified, identity.former), (vec![own], vec![]));

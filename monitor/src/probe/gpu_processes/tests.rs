@@ -50,7 +50,7 @@ fn mappings_are_read_from_the_kernels_lines() {
         mapped.take(line.as_bytes());
     }
     let files = [(rustix::fs::makedev(0xfe, 1), 4711), (rustix::fs::makedev(0, 0x1b), 12)];
-    assert_eq!(mapped, Mapped { files: files.into(), shim: true, driver: false });
+    assert_eq!(mapped, Mapped { files: files.into(), shim: true, ..Mapped::default() });
     mapped.take(b"7f00-7f01 r-xp 00000000 fe:01 4712    /usr/lib/libcuda.so.550.54 (deleted)");
     assert!(mapped.driver);
     let mut device = Mapped::default();
@@ -118,7 +118,7 @@ fn process_that_maps_the_region_counts_as_bound() {
     // The program stands in for the region's file. `spawn` may return before it is mapped.
     let program =
         || fs::metadata(format!("/proc/{pid}/exe")).map(|about| (about.dev(), about.ino()));
-    while !program().is_ok_and(|file| Mapped::of(pid).unwrap().files.contains(&file)) {
+    while !program().is_ok_and(|file| Mapped::of(id(pid)).unwrap().files.contains(&file)) {
         std::thread::yield_now();
     }
     let bare = ContainerIdentity { registrants: vec![id(pid)], ..identity(1, here.path()) };
@@ -128,7 +128,7 @@ fn process_that_maps_the_region_counts_as_bound() {
     );
     let bound = ContainerIdentity { file: Some(program().unwrap()), ..bare };
     assert_eq!(ProcessIndex::new(&[bound]).gpu_process(pid).unwrap().shim, Shim::Bound);
-    assert!(!has_driver_mapped(pid));
+    assert!(!has_driver_mapped(id(pid)));
 }
 
 /// A process with the shim may have a slot in a region that cannot be read.
@@ -146,7 +146,7 @@ fn shim_of_a_process_with_an_unreadable_region_is_unknown() {
     let sleeper = Sleeper(command.spawn().unwrap());
     let pid = sleeper.0.id();
     let hangs = std::time::Instant::now() + std::time::Duration::from_secs(120);
-    while !Mapped::of(pid).unwrap().shim {
+    while !Mapped::of(id(pid)).unwrap().shim {
         assert!(std::time::Instant::now() < hangs, "nothing is preloaded into sleep");
         std::thread::yield_now();
     }
@@ -193,7 +193,7 @@ fn process_whose_main_thread_has_exited_is_recognised() {
     let id = ProcessId::of(pid).expect("it is alive");
     assert!(id.lives());
     let about = fs::metadata(&program).unwrap();
-    assert!(Mapped::of(pid).unwrap().files.contains(&(about.dev(), about.ino())));
+    assert!(Mapped::of(id).unwrap().files.contains(&(about.dev(), about.ino())));
     let own = std::process::id();
     assert_eq!(pid_namespace(pid), pid_namespace(own));
     assert_eq!(Cgroups::of(pid), Cgroups::of(own));
