@@ -87,8 +87,8 @@ impl Pending {
 pub(crate) enum ProbeResult {
     /// NVML's view. None: there is no NVML.
     Sampled(Option<Sample>),
-    /// The rest of a search, the slots for which it is over with the host process of each, where one
-    /// was found, and the CPU time that it took.
+    /// The rest of a search, the slots for which it is over with the host process of each, where
+    /// one was found, and the CPU time that it took.
     Found(Search, Vec<(SlotProcess, Option<FoundProcess>)>, Nanos),
     /// A process was ended, or the reason why not.
     Ended(Order, Result<(), String>),

@@ -410,7 +410,8 @@ impl Container {
     }
 
     /// Takes the result of a search, and publishes it to the container. Returns the slots whose
-    /// exits are to be polled for. `search` is the rest of it, and `used` the CPU time that it took.
+    /// exits are to be polled for. `search` is the rest of it, and `used` the CPU time that it
+    /// took.
     pub(crate) fn found(
         &mut self,
         now: Nanos,
