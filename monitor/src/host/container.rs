@@ -19,6 +19,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::counters::Counters;
 use super::doorbell::Doorbell;
+use super::lock_queries::LockQueries;
 use super::region::Region;
 use crate::memory::exported::ExportedMemory;
 use crate::memory::unaccounted::Unaccounted;
@@ -70,6 +71,8 @@ pub(crate) struct Container {
     /// The priority set in the control tree.
     pub(crate) high: Option<bool>,
     pub(crate) region: Option<Region>,
+    /// Those of the last region: what they cost counts although it was replaced.
+    lock_queries: LockQueries,
     /// What is wrong with it, by kind.
     pub(crate) faults: BTreeMap<&'static str, String>,
     /// Exited processes whose memory may not be released yet, with the time when the exit was
@@ -120,6 +123,7 @@ impl Container {
             weight: None,
             high: None,
             region: None,
+            lock_queries: LockQueries::default(),
             faults,
             draining: BTreeMap::new(),
             host_ids: BTreeMap::new(),
@@ -143,8 +147,10 @@ impl Container {
         if self.region.as_ref().is_some_and(|region| region.is_of(&self.dir)) {
             return false;
         }
-        self.region = None;
-        match Region::open(&self.dir, monitor) {
+        if let Some(replaced) = self.region.take() {
+            self.lock_queries = replaced.lock_queries;
+        }
+        match Region::open(&self.dir, monitor, self.lock_queries) {
             Ok(region) => {
                 self.faults.remove("region");
                 self.draining.clear();

@@ -17,8 +17,8 @@ const USUAL: Nanos = Nanos::from_micros(5);
 /// Time that the queries of one round may take beyond that; the last one may end later.
 const ROUND: Nanos = Nanos::from_millis(2);
 
-#[derive(Debug, Default)]
-pub(super) struct LockQueries {
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LockQueries {
     throttle: Throttle,
     /// The slot with which the next round begins.
     next: Option<SlotIndex>,

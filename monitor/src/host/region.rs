@@ -40,7 +40,7 @@ pub(crate) struct Region {
     pub(crate) seen: Snapshot,
     /// Slots whose process lives, by their locks, with their generations.
     pub(crate) live: Vec<Process>,
-    lock_queries: LockQueries,
+    pub(super) lock_queries: LockQueries,
     /// Whether `live` has changed since the last [`Region::has_moved`].
     moved: bool,
     /// The fault of the file, if it has one.
@@ -54,7 +54,11 @@ pub(crate) struct Region {
 
 impl Region {
     /// Opens both files and takes over the grant page for the monitor with this identity.
-    pub(crate) fn open(directory: &Path, monitor: u64) -> Result<Self, Error> {
+    pub(crate) fn open(
+        directory: &Path,
+        monitor: u64,
+        lock_queries: LockQueries,
+    ) -> Result<Self, Error> {
         let mut reader = Reader::open(directory)?;
         let grantor = GrantWriter::open(directory)?;
         grantor.adopt(monitor);
@@ -71,7 +75,7 @@ impl Region {
             identity: (about.st_dev, about.st_ino),
             seen,
             live: Vec::new(),
-            lock_queries: LockQueries::default(),
+            lock_queries,
             moved: true,
             unreadable: None,
             notify_requested: false,
@@ -366,7 +370,7 @@ mod tests {
             RegionSpec { name: "", created: Nanos(1), time_scale: None },
         )
         .unwrap();
-        Region::open(directory, 1).unwrap()
+        Region::open(directory, 1, LockQueries::default()).unwrap()
     }
 
     #[test]

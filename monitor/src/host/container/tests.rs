@@ -2,6 +2,7 @@ use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 
+use cgpu_shm::clock::{Clock, Monotonic};
 use cgpu_shm::gpus::Gpu;
 use cgpu_shm::layout::{self, Use, UseHeader};
 use cgpu_shm::liveness::LivenessLock;
@@ -184,4 +185,20 @@ fn containers_claim_about_its_gpus_is_not_trusted() {
     fixture.write(RECORD + offset_of!(layout::Gpu, limit), &u64::MAX.to_ne_bytes());
     fixture.refresh();
     assert_eq!(fixture.container.requested_limit(GPU), Some(Bytes(500)));
+}
+
+#[test]
+fn queries_of_slow_locks_are_bounded_beyond_the_replacement_of_the_files() {
+    let (mut fixture, other) = (Fixture::new(), Fixture::new());
+    let _process = other.claim();
+    let region = fixture.container.region.as_mut().unwrap();
+    let slow = |_| (true, Nanos::from_millis(10_000));
+    region.lock_queries.round(Monotonic.now(), &[(SlotIndex(0), 1)], &[], false, slow);
+    for name in ["use", "grant"] {
+        let path = |of: &Fixture| of.directory.path().join(name);
+        std::fs::rename(path(&other), path(&fixture)).unwrap();
+    }
+    assert!(fixture.container.find_region(1), "replaced");
+    let region = fixture.container.region.as_ref().unwrap();
+    assert!(region.live.is_empty() && region.has_slow_locks(), "{:?}", region.live);
 }
