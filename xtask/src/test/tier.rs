@@ -247,10 +247,7 @@ pub(crate) const SAMPLED: &[Sampled] = &[
         variable: ("CGPU_CHAOS_ROUNDS", "2"),
         why: "they meet them in 2 rounds instead of 10",
     },
-    Sampled {
-        variable: ("CGPU_MANY_TENANTS", "24"),
-        why: "24 tenants on eight GPUs at once instead of 200",
-    },
+    Sampled { variable: ("CGPU_MANY_TENANTS", "24"), why: "24 tenants at once instead of 200" },
     Sampled {
         variable: ("PROPTEST_CASES", "64"),
         why: "a quarter of the usual random cases of a property",

@@ -1,8 +1,8 @@
 //! One monitor and many tenants under random failures, drawn by a seed.
 //!
 //! A round draws events from [`EVENTS`] while processes launch, allocate and free. After each event
-//! the GPUs are sampled: no container may hold more than its limit and its code. At the end of a
-//! round what was stopped continues, a monitor runs, and all answers are read. Then the monitor,
+//! the GPUs are sampled: no container may hold more than its limit and [`UNASKED`]. At the end of
+//! a round what was stopped continues, a monitor runs, and all answers are read. Then the monitor,
 //! the ledger and the GPUs must agree with the model, and each container must get its whole limit.
 //!
 //! `cargo xtask soak chaos` runs it for longer. CGPU_CHAOS_SEED repeats a run; CGPU_CHAOS_TENANTS
@@ -25,9 +25,13 @@ const GPUS: [&str; 4] = ["A10:23028"; 4];
 /// Room for two contexts, and for as much again.
 const LIMIT: u64 = 1024 * MIB;
 
-/// Code that the first launch of a process loads. The driver takes it unasked, so it may be beyond
-/// the limit until the monitor has measured it.
-const CODE: u64 = 2 * MIB;
+/// What the driver takes unasked for a process: code that its first launch loads, and a block for
+/// its small allocations. It may be beyond the limit until the monitor has measured it.
+const UNASKED: u64 = 4 * MIB;
+
+/// Minimum time between two failures of the monitor. Each new one waits half a second before it
+/// counts memory of an exited process as released, and a process waits two seconds for that.
+const MONITOR_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Processes that may be stopped at a time. The simulated GPU can replace the lock of seven.
 const MAX_STOPPED: usize = 4;
@@ -105,6 +109,8 @@ struct Chaos {
     service: Service,
     uuids: Vec<String>,
     tenants: Vec<Tenant>,
+    /// When the monitor was last started, stopped or continued.
+    monitor_changed: Instant,
     /// Settings that were answered, by node.
     settings: BTreeMap<String, String>,
     /// Containers of all processes so far, by process ID.
@@ -153,6 +159,7 @@ impl Chaos {
             service: Service::Runs(monitor),
             uuids,
             tenants,
+            monitor_changed: Instant::now(),
             settings: BTreeMap::new(),
             owners: BTreeMap::new(),
             descriptors,
@@ -329,7 +336,13 @@ impl Chaos {
         true
     }
 
+    /// Waits until the monitor may fail again.
+    fn pace_monitor(&mut self) {
+        std::thread::sleep(MONITOR_INTERVAL.saturating_sub(self.monitor_changed.elapsed()));
+    }
+
     fn kill_monitor(&mut self) -> bool {
+        self.pace_monitor();
         match std::mem::replace(&mut self.service, Service::Killed) {
             Service::Runs(monitor) | Service::Stopped(monitor) => {
                 let outcome = monitor.process.kill();
@@ -341,6 +354,7 @@ impl Chaos {
     }
 
     fn stop_monitor(&mut self) -> bool {
+        self.pace_monitor();
         let (service, changed) = match std::mem::replace(&mut self.service, Service::Killed) {
             Service::Runs(monitor) => {
                 monitor.process.signal(libc::SIGSTOP);
@@ -353,10 +367,12 @@ impl Chaos {
     }
 
     fn upgrade_monitor(&mut self) -> bool {
+        self.pace_monitor();
         let (service, changed) = match std::mem::replace(&mut self.service, Service::Killed) {
             Service::Runs(monitor) => (Service::Runs(monitor.upgrade(&self.fixture)), true),
             other => (other, false),
         };
+        self.monitor_changed = Instant::now();
         self.service = service;
         changed
     }
@@ -370,6 +386,9 @@ impl Chaos {
             }
             Service::Killed => (Monitor::start(&self.fixture), true),
         };
+        if changed {
+            self.monitor_changed = Instant::now();
+        }
         self.service = Service::Runs(service);
         changed
     }
@@ -380,7 +399,7 @@ impl Chaos {
         Outcome::of(command).silent().json()["gpus"].take()
     }
 
-    /// Asserts that no container holds more of a GPU than its limit and its processes' code.
+    /// Asserts that no container holds more of a GPU than its limit and what no process asked for.
     fn sample(&mut self) {
         let mut sums = BTreeMap::new();
         for process in self.gpus().as_array().expect("GPUs").iter().flat_map(processes) {
@@ -388,7 +407,7 @@ impl Chaos {
             let bytes = process["memory_bytes"].as_u64().expect("bytes");
             if let Some(owner) = self.owners.get(&pid) {
                 let (sum, bound) = sums.entry(*owner).or_insert((0, LIMIT));
-                (*sum, *bound) = (*sum + bytes, *bound + CODE);
+                (*sum, *bound) = (*sum + bytes, *bound + UNASKED);
             }
         }
         for (owner, (bytes, bound)) in sums {
