@@ -93,6 +93,7 @@ const OTHERWISE: &[(&str, &str)] = &[
     ("pool_threads", TIME),
     ("race", TIME),
     ("random_streams", COMMANDED),
+    ("rewind", LIMITED),
     ("runtime", "takes a real CUDA runtime; its look-ups are compared in clients.rs"),
     ("sharing", TIME),
     ("siblings", LIMITED),
