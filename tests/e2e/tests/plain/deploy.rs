@@ -200,6 +200,8 @@ fn uninstall_keeps_running_containers_manageable() {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path();
     put_program(root, "usr/sbin/runc", "#!/bin/sh\necho runc \"$@\"\n");
+    // A host has this folder. Otherwise it would be ours, and the script in it would keep it.
+    put_program(root, "usr/bin/true", "#!/bin/sh\n");
     let built = Dist::find().folder().to_string_lossy().into_owned();
     let before = all(root);
     script("install.sh", root, &[&built]).exits(0);
