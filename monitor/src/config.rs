@@ -14,7 +14,7 @@
 //! end_unshimmed = false       # end containers' processes that use a GPU without the shim
 //! over_limit = "report"       # "block": a container beyond limit and margin allocates nothing;
 //!                             # "end": also end its largest processes after the grace period
-//! over_limit_margin_mib = 1024 # for each process of the container on the GPU
+//! over_limit_margin_mib = 1024 # for one process on the GPU; a quarter more for each other
 //! over_limit_grace_s = 10
 //!
 //! [gpu.0]                     # by index, or by UUID, which wins: [gpu."GPU-..."]

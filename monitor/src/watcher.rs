@@ -10,8 +10,8 @@
 //!   a container's process is then neither limited nor gated. A process of no container is the
 //!   host's own: it is shown, and never ended.
 //! - **Over limit**: by NVML, all processes of a container together hold more of the GPU than its
-//!   limit. The finding names the one that holds most. Beyond a margin for each of them, the
-//!   container is *blocked* (it may allocate nothing), and its processes are ended, if that is
+//!   limit. The finding names the one that holds most. Beyond a margin that grows with them,
+//!   the container is *blocked* (it may allocate nothing), and its processes are ended, if that is
 //!   configured.
 //!
 //! Five rules protect processes that did nothing wrong:
@@ -68,9 +68,9 @@ pub struct Rules {
 pub struct OverLimit {
     /// The action.
     pub action: Action,
-    /// How far a container may exceed its limit, for each of its processes on the GPU, before
-    /// anything but a report happens: what loading code and growing stacks may take in a process
-    /// without a call that could be refused.
+    /// How far a container of one process on the GPU may exceed its limit before anything but a
+    /// report happens; a quarter more for each other process. It is what loading code and growing
+    /// stacks may take without a call that could be refused.
     pub margin: Bytes,
     /// How long it must have exceeded both before a process is ended.
     pub grace: Nanos,
@@ -94,14 +94,17 @@ impl Default for OverLimit {
 pub struct Bound {
     /// Its limit, or what it may keep.
     pub allowed: Bytes,
-    /// What each process may hold beyond that.
+    /// What one process may hold beyond that.
     pub margin: Bytes,
 }
 
 impl Bound {
-    /// Returns what this many processes may hold.
+    /// Returns what this many processes may hold. The margin is for the first, and a quarter of it
+    /// for each other: a whole one would let processes that each take a small limit go unnoticed.
     fn of(self, processes: usize) -> Bytes {
-        std::iter::repeat_n(self.margin, processes).sum::<Bytes>() + self.allowed
+        let others = processes.saturating_sub(1) as u64;
+        let margin = self.margin.0.saturating_add((self.margin.0 / 4).saturating_mul(others));
+        self.allowed + Bytes(margin)
     }
 
     /// Returns the largest processes, as few as leave the others within the bound.

@@ -121,8 +121,9 @@ mod tests {
             (Cause::Unshimmed, vec![foreign()], false),
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 101)], true),
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 60), other(50)], true),
-            // The margin is for each process.
-            (Cause::OverLimit, vec![gpu_process(5, 1, bound, 55), other(50)], false),
+            // A second process adds a quarter of the margin.
+            (Cause::OverLimit, vec![gpu_process(5, 1, bound, 51), other(50)], false),
+            (Cause::OverLimit, vec![gpu_process(5, 1, bound, 52), other(50)], true),
             // It freed memory in time, or the end of a larger process of its container suffices.
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 100), foreign()], false),
             (Cause::OverLimit, vec![gpu_process(5, 1, bound, 50), other(60)], false),

@@ -502,10 +502,10 @@ fn processes_that_alternate_are_found_and_ended() {
 
 /// First launches load code in each process, which no call requests.
 #[test]
-fn each_process_of_a_container_has_the_margin() {
+fn each_further_process_adds_a_quarter_of_the_margin() {
     for (held, expected) in [
-        (225, &[(2, "found 8 over_limit")][..]),
-        (226, &[(2, "found 8 over_limit"), (4, "Term 8 over_limit")]),
+        (159, &[(2, "found 8 over_limit")][..]),
+        (160, &[(2, "found 8 over_limit"), (4, "Term 8 over_limit")]),
     ] {
         let mut watcher = Watcher::default();
         let all = |at: u64| {
