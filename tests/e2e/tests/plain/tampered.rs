@@ -89,7 +89,8 @@ fn processes_that_rewind_their_region_together_are_blocked() {
         faults(&fixture, "a").contains(&"blocked".to_owned()).then_some(())
     });
     let all = together(&fixture);
-    assert!(all > LIMIT + 3 * MARGIN, "the attack: {all} MiB of {LIMIT}");
+    // Each process after the first adds a quarter of the margin.
+    assert!(all > LIMIT + MARGIN + MARGIN / 2, "the attack: {all} MiB of {LIMIT}");
     // Another process of the container gets nothing, whatever the region says.
     let inside = fixture.container("a").with("ALIYUN_COM_GPU_MEM_CONTAINER", "2");
     let mut late = fixture.program_in(&inside, "hold");
