@@ -38,6 +38,18 @@ pub struct Container {
     bundle: PathBuf,
 }
 
+impl Drop for Engine<'_> {
+    /// Ends the processes of containers that were not deleted.
+    fn drop(&mut self) {
+        let bundles = fs::read_dir(self.folder.path()).into_iter().flatten().flatten();
+        for bundle in bundles {
+            if let Ok(pid) = fs::read_to_string(bundle.path().join("pid")) {
+                let _ = Command::new("kill").args(["-9", &pid]).status();
+            }
+        }
+    }
+}
+
 impl<'a> Engine<'a> {
     /// Creates an engine for the simulated GPUs of a fixture, which `cgpu-runtime` finds by this
     /// list, with CDI devices of this folder.
@@ -47,12 +59,7 @@ impl<'a> Engine<'a> {
             tempfile::Builder::new().prefix("cgpu-engine-").tempdir().expect("a temporary folder");
         furnish(fixture, &folder.path().join("rootfs"));
         let next = folder.path().join("next");
-        let script = format!(
-            "#!/bin/sh\nstate=\nfor word; do [ \"$word\" != state ] || state=yes; last=$word; done\n\
-             [ -z \"$state\" ] || printf '{{\"bundle\":\"%s\"}}' \"{}/$last\"\n",
-            folder.path().display()
-        );
-        fs::write(&next, script).expect("a script");
+        fs::write(&next, include_str!("next_runtime.py")).expect("a script");
         fs::set_permissions(&next, fs::Permissions::from_mode(0o755)).expect("a script");
         let text = format!("root = {:?}\nsim = {gpus:?}\nruntime = {next:?}\n", fixture.root());
         fs::write(folder.path().join("runtime.toml"), text).expect("a configuration");
@@ -205,6 +212,7 @@ impl<'a> Engine<'a> {
         let list: Vec<&str> = list.iter().map(String::as_str).collect();
         let mut config = configuration(&list, &["sleep", "600"]);
         config["root"]["path"] = json!(self.folder.path().join("rootfs"));
+        config["linux"]["seccomp"] = json!({"defaultAction": "SCMP_ACT_ALLOW"});
         config["annotations"] = json!({
             "io.kubernetes.cri.container-type": "container",
             "io.kubernetes.cri.container-name": admitted.container,
