@@ -44,7 +44,7 @@ impl Drop for Engine<'_> {
         let bundles = fs::read_dir(self.folder.path()).into_iter().flatten().flatten();
         for bundle in bundles {
             if let Ok(pid) = fs::read_to_string(bundle.path().join("pid")) {
-                let _ = Command::new("kill").args(["-9", &pid]).status();
+                let _ = Command::new("kill").args(["-9", &pid]).stderr(Stdio::null()).status();
             }
         }
     }
