@@ -230,7 +230,7 @@ mod steps {
         Nothing,
     }
 
-    /// The list of `docs/limits.md`, with what each way gives without a seccomp filter and with one
+    /// The ways of `docs/monitoring.md`, with what each gives without a seccomp filter and with one
     /// that refuses what the engines' default profiles refuse. PROGRAM is a program of the image.
     const WAYS: [(&str, Seen, Seen); 7] = [
         ("env -i /bin/PROGRAM", Seen::Limit, Seen::Limit),
