@@ -83,12 +83,8 @@ impl Drop for PendingRestore<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::doubles::{Container, gpu};
+    use crate::doubles::{Container, gpu, mib};
     use crate::{Address, Bytes, Route, Tenant};
-
-    fn mib(count: u64) -> Bytes {
-        Bytes(count << 20)
-    }
 
     /// Starts a process with this id in its slot: all of them are this test's process.
     fn named(container: &Container, pid: u32) -> Tenant {

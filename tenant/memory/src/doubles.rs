@@ -7,7 +7,7 @@ use cgpu_shm::atomic::{AtomicU64, AtomicUsize, Ordering};
 use cgpu_shm::units::{Bytes, DeviceIndex, Nanos};
 use cgpu_shm::uuid::Uuid;
 
-use crate::{Clock, GpuInfo, Inventory, Monotonic, Refusal, Start, Tenant};
+use crate::{Clock, GpuInfo, Inventory, Monotonic, Reason, Refusal, Start, Tenant};
 
 /// A clock that advances only by sleeps and by the test.
 #[derive(Debug)]
@@ -103,6 +103,30 @@ impl Container {
     }
 }
 
+/// Creates a container with a limit in MiB, and a process in it.
+pub(crate) fn limited(mib: u64) -> (Container, Tenant) {
+    let container = Container::limited(mib);
+    let tenant = container.tenant();
+    (container, tenant)
+}
+
 pub(crate) fn gpu() -> DeviceIndex {
     DeviceIndex::new(0).expect("a GPU's index")
+}
+
+pub(crate) fn mib(count: u64) -> Bytes {
+    Bytes::from_mib(count)
+}
+
+pub(crate) fn used(tenant: &Tenant) -> Bytes {
+    tenant.view().usage(gpu()).used
+}
+
+pub(crate) fn implicit(tenant: &Tenant) -> Bytes {
+    tenant.view().usage(gpu()).implicit
+}
+
+pub(crate) fn count(tenant: &Tenant, reason: Reason) -> u32 {
+    let slot = tenant.region().slot(tenant.slot_owner().slot());
+    slot.counter[reason as usize].load(Ordering::Relaxed)
 }

@@ -51,13 +51,12 @@ impl GreenContexts<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::doubles::{Container, gpu};
+    use crate::doubles::{gpu, limited, used};
     use crate::{Address, Bytes, ContextId, GreenId};
 
     #[test]
     fn allocation_in_a_green_context_belongs_to_the_primary_context() {
-        let container = Container::limited(50);
-        let tenant = container.tenant();
+        let (container, tenant) = limited(50);
         let (whole, view) = (container.handle(), container.handle());
         let context = tenant.contexts().adopt(whole, gpu());
         tenant.green_contexts().made(GreenId(8), context);
@@ -71,9 +70,9 @@ mod tests {
             (tenant.contexts().find(view), tenant.green_contexts().gpu(GreenId(8))),
             (None, None)
         );
-        assert_eq!(tenant.view().usage(gpu()).used, Bytes(512));
+        assert_eq!(used(&tenant), Bytes(512));
         tenant.contexts().begin_destroy(whole).expect("known").destroyed();
-        assert_eq!(tenant.view().usage(gpu()).used, Bytes::ZERO);
+        assert_eq!(used(&tenant), Bytes::ZERO);
         // The handle may be reused.
         let other = tenant.contexts().adopt(view, gpu());
         assert_ne!(other, context);

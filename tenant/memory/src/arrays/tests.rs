@@ -3,7 +3,7 @@
 use super::requirements::{KEPT, Requirements};
 use super::shape::LAYERED;
 use super::*;
-use crate::doubles::{Container, gpu};
+use crate::doubles::{count, gpu, limited, used};
 use crate::{ArrayId, CommitOutcome, Reason};
 
 const MIB: u64 = 1 << 20;
@@ -55,8 +55,7 @@ fn levels_and_layers_add_up() {
 
 #[test]
 fn array_ends_with_its_context_and_is_freed_like_memory() {
-    let container = Container::limited(100);
-    let tenant = container.tenant();
+    let (container, tenant) = limited(100);
     let handle = container.handle();
     let context = tenant.contexts().adopt(handle, gpu());
     let arrays =
@@ -65,11 +64,11 @@ fn array_ends_with_its_context_and_is_freed_like_memory() {
         let charge = tenant.charge(gpu(), Bytes(3 * MIB)).expect("it fits");
         assert_eq!(charge.commit(array.address(), Some(context)), CommitOutcome::Recorded);
     }
-    assert_eq!(tenant.view().usage(gpu()).used, Bytes(12 * MIB), "each has an address of its own");
+    assert_eq!(used(&tenant), Bytes(12 * MIB), "each has an address of its own");
     tenant.allocations().begin_free(arrays[0].address()).expect("accounted").freed();
-    assert_eq!(tenant.view().usage(gpu()).used, Bytes(8 * MIB));
+    assert_eq!(used(&tenant), Bytes(8 * MIB));
     tenant.contexts().begin_destroy(handle).expect("known").destroyed();
-    assert_eq!(tenant.view().usage(gpu()).used, Bytes::ZERO);
+    assert_eq!(used(&tenant), Bytes::ZERO);
     assert!(
         tenant.allocations().begin_free(arrays[1].address()).is_none(),
         "it ended with its context"
@@ -78,17 +77,14 @@ fn array_ends_with_its_context_and_is_freed_like_memory() {
 
 #[test]
 fn array_with_an_unrepresentable_handle_stays_charged() {
-    let container = Container::limited(100);
-    let tenant = container.tenant();
+    let (_container, tenant) = limited(100);
     let charge = tenant.charge(gpu(), Bytes(2 * MIB)).expect("it fits");
     assert_eq!(
         charge.commit(ArrayId::Array(usize::MAX).address(), None),
         CommitOutcome::Unrecorded
     );
-    assert_eq!(tenant.view().usage(gpu()).used, Bytes(2 * MIB));
-    let counter =
-        &tenant.region().slot(tenant.slot_owner().slot()).counter[Reason::Unrecorded as usize];
-    assert_eq!(counter.load(cgpu_shm::atomic::Ordering::Relaxed), 1);
+    assert_eq!(used(&tenant), Bytes(2 * MIB));
+    assert_eq!(count(&tenant, Reason::Unrecorded), 1);
 }
 
 #[test]

@@ -109,10 +109,7 @@ impl Baseline {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn mib(count: u64) -> Bytes {
-        Bytes::from_mib(count)
-    }
+    use crate::doubles::mib;
 
     fn baseline(physical_free: u64, accounted: u64, charged: u64, concurrent: u64) -> Baseline {
         let physical_free = Some(mib(physical_free));

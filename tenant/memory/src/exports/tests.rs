@@ -8,14 +8,10 @@ use cgpu_shm::atomic::Ordering;
 
 use super::*;
 use crate::Tenant;
-use crate::doubles::{Container, gpu};
+use crate::doubles::{Container, gpu, mib};
 
 const MIB: u64 = 1 << 20;
 const BASE: u64 = 0x7f00_0000_0000;
-
-fn mib(count: u64) -> Bytes {
-    Bytes(count * MIB)
-}
 
 fn used(tenant: &Tenant) -> Bytes {
     tenant.exports().refund_unheld();
@@ -42,6 +38,15 @@ fn route(number: u64) -> Route {
     distinct.nth(usize::try_from(number).unwrap() % 40).unwrap()
 }
 
+/// Creates a container of 10 MiB with two processes, of which the first has exported 6 MiB.
+fn exporter(route: Route) -> (Container, Tenant, Tenant) {
+    let container = Container::limited(10);
+    let (maker, other) = (container.tenant(), container.tenant());
+    allocate(&maker, BASE, mib(6), None);
+    maker.exports().export(Address(BASE), route);
+    (container, maker, other)
+}
+
 /// Sweeps until exited processes and their memory are reclaimed.
 fn reclaim_exited(container: &Container, observer: &Tenant) {
     for _ in 0..3 {
@@ -62,10 +67,7 @@ fn route_of_a_handle_is_one_bit_below_the_untracked() {
 
 #[test]
 fn exported_memory_open_nowhere_is_refunded_when_freed() {
-    let container = Container::limited(10);
-    let tenant = container.tenant();
-    allocate(&tenant, BASE, mib(6), None);
-    tenant.exports().export(Address(BASE), route(1));
+    let (_container, tenant, _other) = exporter(route(1));
     free(&tenant, BASE);
     assert_eq!(used(&tenant), Bytes::ZERO);
     assert_eq!(
@@ -77,10 +79,7 @@ fn exported_memory_open_nowhere_is_refunded_when_freed() {
 /// Otherwise a process could allocate, let another one open it, free, and repeat that without end.
 #[test]
 fn memory_open_elsewhere_stays_charged_to_its_exporter() {
-    let container = Container::limited(10);
-    let (maker, holder) = (container.tenant(), container.tenant());
-    allocate(&maker, BASE, mib(6), None);
-    maker.exports().export(Address(BASE), route(1));
+    let (_container, maker, holder) = exporter(route(1));
     holder.exports().begin_import(route(1)).opened(Address(0x1000_0000), None);
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6));
@@ -94,10 +93,7 @@ fn memory_open_elsewhere_stays_charged_to_its_exporter() {
 /// Otherwise memory that was opened, exported by a descriptor and closed would be unaccounted.
 #[test]
 fn descriptor_of_imported_memory_keeps_it_charged_while_its_holder_lives() {
-    let container = Container::limited(10);
-    let (maker, holder) = (container.tenant(), container.tenant());
-    allocate(&maker, BASE, mib(6), None);
-    maker.exports().export(Address(BASE), route(1));
+    let (container, maker, holder) = exporter(route(1));
     holder.exports().begin_import(route(1)).opened(Address(0x1000_0000), None);
     holder.exports().pin(Address(0x1000_0000));
     holder.exports().pin(Address(0x2000_0000));
@@ -111,10 +107,7 @@ fn descriptor_of_imported_memory_keeps_it_charged_while_its_holder_lives() {
 
 #[test]
 fn import_refused_by_the_driver_holds_nothing() {
-    let container = Container::limited(10);
-    let (maker, other) = (container.tenant(), container.tenant());
-    allocate(&maker, BASE, mib(6), None);
-    maker.exports().export(Address(BASE), route(1));
+    let (_container, maker, other) = exporter(route(1));
     let opening = other.exports().begin_import(route(1));
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6));
@@ -124,10 +117,7 @@ fn import_refused_by_the_driver_holds_nothing() {
 
 #[test]
 fn free_refused_by_the_driver_changes_nothing() {
-    let container = Container::limited(10);
-    let (maker, holder) = (container.tenant(), container.tenant());
-    allocate(&maker, BASE, mib(6), None);
-    maker.exports().export(Address(BASE), route(1));
+    let (_container, maker, holder) = exporter(route(1));
     drop(maker.allocations().begin_free(Address(BASE)));
     holder.exports().begin_import(route(1)).opened(Address(0x1000_0000), None);
     free(&maker, BASE);
@@ -157,10 +147,7 @@ fn ended_context_releases_what_was_not_exported() {
 
 #[test]
 fn descriptor_keeps_freed_memory_charged_until_its_exporter_ends() {
-    let container = Container::limited(10);
-    let (maker, other) = (container.tenant(), container.tenant());
-    allocate(&maker, BASE, mib(6), None);
-    maker.exports().export(Address(BASE), Route::UNTRACKED);
+    let (container, maker, other) = exporter(Route::UNTRACKED);
     free(&maker, BASE);
     assert_eq!(used(&maker), mib(6));
     drop(maker);
@@ -188,6 +175,12 @@ struct Truth {
     exported: bool,
     owned: bool,
     open: Vec<usize>,
+}
+
+/// Returns one of the elements that `may` admits.
+fn pick(memory: &mut [Truth], which: usize, may: impl Fn(&Truth) -> bool) -> Option<&mut Truth> {
+    let count = memory.iter().filter(|truth| may(truth)).count();
+    memory.iter_mut().filter(|truth| may(truth)).nth(which.checked_rem(count)?)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -247,12 +240,9 @@ proptest! {
                     });
                 }
                 Step::Export(which) => {
-                    let mut own: Vec<_> = memory.iter_mut().filter(|truth| truth.owned).collect();
-                    if own.is_empty() {
+                    let Some(truth) = pick(&mut memory, which, |truth| truth.owned) else {
                         continue;
-                    }
-                    let count = own.len();
-                    let truth = &mut own[which % count];
+                    };
                     processes[truth.maker]
                         .as_ref()
                         .unwrap()
@@ -262,15 +252,9 @@ proptest! {
                 }
                 Step::Open(process, which) => {
                     let Some(tenant) = &processes[process] else { continue };
-                    let mut good: Vec<_> = memory
-                        .iter_mut()
-                        .filter(|truth| truth.owned && truth.exported && truth.maker != process)
-                        .collect();
-                    if good.is_empty() {
-                        continue;
-                    }
-                    let count = good.len();
-                    let truth = &mut good[which % count];
+                    let is_good =
+                        |truth: &Truth| truth.owned && truth.exported && truth.maker != process;
+                    let Some(truth) = pick(&mut memory, which, is_good) else { continue };
                     tenant
                         .exports()
                         .begin_import(route(truth.handle))
@@ -278,13 +262,8 @@ proptest! {
                     truth.open.push(process);
                 }
                 Step::Close(which) => {
-                    let mut open: Vec<_> =
-                        memory.iter_mut().filter(|truth| !truth.open.is_empty()).collect();
-                    if open.is_empty() {
-                        continue;
-                    }
-                    let count = open.len();
-                    let truth = &mut open[which % count];
+                    let is_open = |truth: &Truth| !truth.open.is_empty();
+                    let Some(truth) = pick(&mut memory, which, is_open) else { continue };
                     let process = truth.open.swap_remove(0);
                     let tenant = processes[process].as_ref().unwrap();
                     tenant
@@ -294,12 +273,9 @@ proptest! {
                         .closed();
                 }
                 Step::Free(which) => {
-                    let mut own: Vec<_> = memory.iter_mut().filter(|truth| truth.owned).collect();
-                    if own.is_empty() {
+                    let Some(truth) = pick(&mut memory, which, |truth| truth.owned) else {
                         continue;
-                    }
-                    let count = own.len();
-                    let truth = &mut own[which % count];
+                    };
                     free(processes[truth.maker].as_ref().unwrap(), truth.address);
                     truth.owned = false;
                 }

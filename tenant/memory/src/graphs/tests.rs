@@ -3,18 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use cgpu_shm::atomic::Ordering;
 use proptest::prelude::*;
 
 use super::*;
-use crate::doubles::{Container, gpu};
+use crate::doubles::{Container, count, gpu, limited, mib, used};
 use crate::{Address, Tenant};
 
 const PAGE: u64 = 2 << 20;
-
-fn mib(count: u64) -> Bytes {
-    Bytes::from_mib(count)
-}
 
 /// What the driver has for one executable graph.
 #[derive(Clone, Debug, Default)]
@@ -122,8 +117,7 @@ struct Fixture {
 
 impl Fixture {
     fn new(limit: u64) -> Self {
-        let container = Container::limited(limit);
-        let tenant = container.tenant();
+        let (container, tenant) = limited(limit);
         Self { _container: container, tenant, driver: Box::leak(Box::default()) }
     }
 
@@ -206,12 +200,11 @@ impl Fixture {
     }
 
     fn used(&self) -> Bytes {
-        self.tenant.view().usage(gpu()).used
+        used(&self.tenant)
     }
 
     fn count(&self, reason: Reason) -> u32 {
-        let slot = self.tenant.region().slot(self.tenant.slot_owner().slot());
-        slot.counter[reason as usize].load(Ordering::Relaxed)
+        count(&self.tenant, reason)
     }
 
     /// Asserts that what is charged is what the driver has reserved.

@@ -6,16 +6,12 @@ use cgpu_shm::slots::Word;
 use cgpu_shm::unaccounted::UnaccountedDelta;
 
 use super::*;
-use crate::doubles::{Container, gpu};
+use crate::doubles::{Container, count, gpu, implicit, mib};
 use crate::{Address, ContextId, Tenant};
 
-fn mib(count: u64) -> Bytes {
-    Bytes::from_mib(count)
-}
-
-fn counted(tenant: &Tenant, reason: Reason) -> u32 {
-    tenant.region().slot(tenant.slot_owner().slot()).counter[reason as usize]
-        .load(Ordering::Relaxed)
+/// Allocates memory at 0x20_0000.
+fn allocate(tenant: &Tenant, size: Bytes) {
+    tenant.charge(gpu(), size).expect("it fits").commit(Address(0x20_0000), None);
 }
 
 /// Starts a process with a context of 10 MiB.
@@ -99,18 +95,18 @@ fn module_is_charged_until_it_is_unloaded() {
         grown(growing, Cause::Module(module), mib(80 - came));
     };
     load(1, 0, 4);
-    assert_eq!(tenant.view().usage(gpu()).implicit, mib(14));
+    assert_eq!(implicit(&tenant), mib(14));
     // The known part was too much, and too little.
     load(2, 8, 6);
     load(3, 2, 3);
-    assert_eq!(tenant.view().usage(gpu()).implicit, mib(23));
+    assert_eq!(implicit(&tenant), mib(23));
     tenant.implicit().unloaded(Cause::Module(2), None, Bytes::MAX);
     tenant.implicit().unloaded(Cause::Module(2), None, Bytes::MAX);
-    assert_eq!(tenant.view().usage(gpu()).implicit, mib(17));
+    assert_eq!(implicit(&tenant), mib(17));
     tenant.contexts().begin_destroy(handle).expect("known").destroyed();
-    assert_eq!(tenant.view().usage(gpu()).implicit, Bytes::ZERO);
+    assert_eq!(implicit(&tenant), Bytes::ZERO);
     tenant.implicit().unloaded(Cause::Module(1), None, Bytes::MAX);
-    assert_eq!(tenant.view().usage(gpu()).implicit, Bytes::ZERO);
+    assert_eq!(implicit(&tenant), Bytes::ZERO);
     assert_eq!(
         tenant.region().cell(gpu(), tenant.slot_owner().slot()).creating.load(Ordering::Relaxed),
         0
@@ -126,8 +122,8 @@ fn module_known_not_to_fit_is_refused() {
         Reason::CodeOverLimit
     );
     drop(tenant.implicit().begin(context, mib(40), || None).expect("it fits"));
-    assert_eq!(tenant.view().usage(gpu()).implicit, mib(10));
-    assert_eq!(counted(&tenant, Reason::CodeOverLimit), 1);
+    assert_eq!(implicit(&tenant), mib(10));
+    assert_eq!(count(&tenant, Reason::CodeOverLimit), 1);
 }
 
 #[test]
@@ -144,7 +140,7 @@ fn module_beyond_the_limit_is_distinguished_from_a_neighbours_allocation() {
     assert!(was_returned(80));
     assert!(!was_returned(39), "a neighbour has it");
     growing.denied();
-    assert_eq!(tenant.view().usage(gpu()).implicit, mib(10));
+    assert_eq!(implicit(&tenant), mib(10));
 }
 
 #[test]
@@ -155,36 +151,32 @@ fn raised_limit_is_charged_by_the_difference() {
     for bytes in [8, 4] {
         tenant.implicit().begin(context, mib(bytes), || None).expect("it fits").grown(heap, None);
     }
-    assert_eq!(tenant.view().usage(gpu()).implicit, mib(22));
+    assert_eq!(implicit(&tenant), mib(22));
     tenant.implicit().unloaded(heap, Some(context), mib(5));
-    assert_eq!(tenant.view().usage(gpu()).implicit, mib(17));
+    assert_eq!(implicit(&tenant), mib(17));
     // At most what was charged is refunded.
     tenant.implicit().unloaded(heap, Some(context), mib(50));
-    assert_eq!(tenant.view().usage(gpu()).implicit, mib(10));
+    assert_eq!(implicit(&tenant), mib(10));
 }
 
 #[test]
 fn measured_delta_is_shown_and_blocks_allocations() {
     let container = Container::limited(50);
     let ((tenant, handle, _), other) = (process(&container), container.tenant());
-    let charge = tenant.charge(gpu(), mib(20)).expect("it fits");
-    charge.commit(Address(0x20_0000), None);
+    allocate(&tenant, mib(20));
     tenant.allocations().begin_free(Address(0x20_0000)).expect("live").freed();
     measure(&container, &tenant, 26 << 20);
-    assert_eq!(
-        (tenant.view().usage(gpu()).implicit, tenant.view().usage(gpu()).unaccounted),
-        (mib(36), mib(26))
-    );
+    assert_eq!((implicit(&tenant), tenant.view().usage(gpu()).unaccounted), (mib(36), mib(26)));
     assert!(tenant.charge(gpu(), mib(20)).is_err(), "cached memory is compared anew");
     assert!(other.charge(gpu(), mib(16)).is_err());
-    assert_eq!(counted(&tenant, Reason::ImplicitOverLimit), 0, "it is within the limit");
+    assert_eq!(count(&tenant, Reason::ImplicitOverLimit), 0, "it is within the limit");
     drop(other.charge(gpu(), mib(14)).expect("it fits"));
 
     measure(&container, &tenant, 60 << 20);
     for _ in 0..3 {
         assert!(tenant.charge(gpu(), Bytes(1)).is_err());
     }
-    assert_eq!(counted(&tenant, Reason::ImplicitOverLimit), 1);
+    assert_eq!(count(&tenant, Reason::ImplicitOverLimit), 1);
     // The measurement ends with its context.
     tenant.contexts().begin_destroy(handle).expect("known").destroyed();
     assert_eq!(tenant.view().usage(gpu()).total(), Bytes::ZERO);
@@ -197,13 +189,13 @@ fn wrong_size_of_the_first_context_is_corrected_for_the_next() {
     // A neighbour's context of 20 MiB starts at the same instant.
     let starting = tenant.contexts().begin_create(gpu(), || Some(mib(100))).expect("it fits");
     starting.created(container.handle(), || Some(mib(70)));
-    assert_eq!(tenant.view().usage(gpu()).implicit, mib(30));
+    assert_eq!(implicit(&tenant), mib(30));
     measure(&container, &tenant, -20 << 20);
-    assert_eq!(tenant.view().usage(gpu()).implicit, mib(10));
+    assert_eq!(implicit(&tenant), mib(10));
     let starting = other.contexts().begin_create(gpu(), || Some(mib(70))).expect("10 fit");
-    assert_eq!(other.view().usage(gpu()).implicit, mib(20));
+    assert_eq!(implicit(&other), mib(20));
     starting.created(container.handle(), || Some(mib(60)));
-    assert_eq!(other.view().usage(gpu()).implicit, mib(20));
+    assert_eq!(implicit(&other), mib(20));
 }
 
 /// The negative delta of a process whose exports had been released was once taken for its
@@ -212,8 +204,7 @@ fn wrong_size_of_the_first_context_is_corrected_for_the_next() {
 fn released_export_does_not_reduce_the_context_size() {
     let container = Container::limited(100);
     let ((tenant, ..), other) = (process(&container), container.tenant());
-    let charge = tenant.charge(gpu(), mib(30)).expect("it fits");
-    charge.commit(Address(0x20_0000), None);
+    allocate(&tenant, mib(30));
     tenant.exports().export(Address(0x20_0000), crate::Route::UNTRACKED);
     measure(&container, &tenant, -30 << 20);
     let before = other.view().usage(gpu()).total();
@@ -227,8 +218,7 @@ fn released_export_does_not_reduce_the_context_size() {
 fn returned_memory_is_refunded_once() {
     let container = Container::limited(100);
     let (tenant, ..) = process(&container);
-    let charge = tenant.charge(gpu(), mib(30)).expect("it fits");
-    charge.commit(Address(0x20_0000), None);
+    allocate(&tenant, mib(30));
     tenant.exports().export(Address(0x20_0000), crate::Route::of_bytes(b"handle"));
     let monitor = GrantWriter::open(container.run()).expect("the grant file");
     monitor.set_returned(gpu(), mib(8).0);
@@ -237,25 +227,31 @@ fn returned_memory_is_refunded_once() {
     assert_eq!(tenant.view().usage(gpu()).total(), mib(10));
 }
 
+/// Loads a function, maybe of a library, into a context; returns whether it was not there yet.
+fn load(
+    tenant: &Tenant,
+    context: Context,
+    (function, library): (usize, Option<usize>),
+    came: u64,
+) -> bool {
+    let pending = tenant.implicit().begin_load(context, function, library, || Some(mib(80)));
+    let pending = pending.expect("it fits");
+    pending.map(|pending| pending.loaded(|| Some(mib(80 - came)))).is_some()
+}
+
 /// By whatever handle it is loaded first, and once in each context.
 #[test]
 fn library_is_charged_in_each_context_it_is_loaded_into() {
     let container = Container::limited(50);
     let (tenant, handle, context) = process(&container);
-    let load = |what: usize, library: Option<usize>, came: u64| {
-        let pending = tenant
-            .implicit()
-            .begin_load(context, what, library, || Some(mib(80)))
-            .expect("it fits");
-        pending.map(|pending| pending.loaded(|| Some(mib(80 - came)))).is_some()
-    };
+    let load = |what, library, came| load(&tenant, context, (what, library), came);
     tenant.implicit().library_loaded(7, mib(8), None);
-    assert_eq!(tenant.view().usage(gpu()).implicit, mib(10));
+    assert_eq!(implicit(&tenant), mib(10));
     // A kernel of it, then itself, then another kernel, which comes with code.
     assert!(load(70, Some(7), 9));
     assert!(!load(70, Some(7), 0) && !load(7, Some(7), 0));
     assert!(load(71, Some(7), 1));
-    assert_eq!(tenant.view().usage(gpu()).implicit, mib(20));
+    assert_eq!(implicit(&tenant), mib(20));
     // A library of unknown size is measured; one of known size is refused if it does not fit.
     tenant.implicit().library_loaded(8, Bytes::ZERO, None);
     assert!(load(8, Some(8), 12));
@@ -264,17 +260,17 @@ fn library_is_charged_in_each_context_it_is_loaded_into() {
     // Unloading another library forgets nothing of these.
     tenant.implicit().library_unloaded(6);
     assert!(!load(8, Some(8), 0) && !load(70, Some(7), 0));
-    assert_eq!(counted(&tenant, Reason::CodeOverLimit), 1);
+    assert_eq!(count(&tenant, Reason::CodeOverLimit), 1);
     // The two kernels' code stays with the context.
     tenant.implicit().library_unloaded(7);
-    assert_eq!(tenant.view().usage(gpu()).implicit, mib(24));
+    assert_eq!(implicit(&tenant), mib(24));
     assert!(load(9, Some(9), 20));
     // A library that is in the context from the start is not loaded again.
     tenant.implicit().library_loaded(10, mib(40), Some(context));
     assert!(!load(10, Some(10), 0));
     // Above the limit nothing is loaded, whatever its size.
     assert!(load(11, None, 7));
-    assert_eq!(tenant.view().usage(gpu()).implicit, mib(51));
+    assert_eq!(implicit(&tenant), mib(51));
     assert!(tenant.implicit().begin_load(context, 12, None, || Some(mib(80))).is_err());
     assert!(!load(11, None, 0), "it is there");
     tenant.contexts().begin_destroy(handle).expect("known").destroyed();
@@ -287,20 +283,14 @@ fn library_is_charged_in_each_context_it_is_loaded_into() {
 fn functions_of_an_unloaded_module_are_forgotten() {
     let container = Container::limited(50);
     let (tenant, _, context) = process(&container);
-    let load = |function: usize, library: Option<usize>, came: u64| {
-        let pending = tenant
-            .implicit()
-            .begin_load(context, function, library, || Some(mib(80)))
-            .expect("it fits");
-        pending.map(|pending| pending.loaded(|| Some(mib(80 - came)))).is_some()
-    };
+    let load = |function, library, came| load(&tenant, context, (function, library), came);
     tenant.implicit().library_loaded(7, Bytes::ZERO, None);
     assert!(load(1, None, 2) && load(70, Some(7), 2));
     assert!(!load(1, None, 0) && !load(70, Some(7), 0));
     tenant.implicit().module_unloaded(5);
     assert!(load(1, None, 2), "the handle may be reused");
     assert!(!load(70, Some(7), 0), "a library's kernels are not the module's");
-    assert_eq!(tenant.view().usage(gpu()).implicit, mib(16));
+    assert_eq!(implicit(&tenant), mib(16));
 }
 
 /// Another thread's allocation was charged before the module began to load, and the driver made it
@@ -313,5 +303,5 @@ fn module_is_not_charged_for_an_allocation_in_flight() {
     let growing = tenant.implicit().begin(context, mib(1), || Some(mib(80))).expect("it fits");
     charge.commit(Address(0x20_0000), None);
     grown(growing, Cause::Module(1), mib(60));
-    assert_eq!(tenant.view().usage(gpu()).implicit, mib(11));
+    assert_eq!(implicit(&tenant), mib(11));
 }

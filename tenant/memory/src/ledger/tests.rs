@@ -5,10 +5,13 @@ use cgpu_shm::slots::{DRAIN_PERIOD, Word};
 use cgpu_shm::unaccounted::UnaccountedDelta;
 
 use super::*;
-use crate::doubles::{Container, gpu};
+use crate::doubles::{Container, gpu, mib};
 
-fn mib(count: u64) -> Bytes {
-    Bytes(count << 20)
+/// Creates a container with a limit of so many MiB, and a process in it.
+fn limited(limit: u64) -> (Container, Ledger) {
+    let container = Container::limited(limit);
+    let ledger = container.tenant().tables.ledger;
+    (container, ledger)
 }
 
 fn count(ledger: &Ledger, reason: Reason) -> u32 {
@@ -41,8 +44,7 @@ fn signed_mib(count: i64) -> i64 {
 
 /// Creates a container with a limit of 100 MiB, and unconfirmed 60 MiB of a context.
 fn unconfirmed() -> (Container, Ledger) {
-    let container = Container::limited(100);
-    let ledger = container.tenant().tables.ledger;
+    let (container, ledger) = limited(100);
     ledger.force_charge(gpu(), Column::Implicit, mib(60));
     (container, ledger)
 }
@@ -115,8 +117,7 @@ fn limit_set_from_outside_is_not_lifted_by_the_region() {
 
 #[test]
 fn forced_charge_is_counted_only_beyond_the_limit() {
-    let container = Container::limited(10);
-    let ledger = container.tenant().tables.ledger;
+    let (_container, ledger) = limited(10);
     ledger.force_charge(gpu(), Column::Implicit, mib(10));
     assert_eq!(count(&ledger, Reason::ImplicitOverLimit), 0);
     ledger.force_charge(gpu(), Column::Implicit, Bytes(1));
@@ -126,8 +127,7 @@ fn forced_charge_is_counted_only_beyond_the_limit() {
 
 #[test]
 fn cached_memory_serves_a_charge_up_to_what_was_refunded() {
-    let container = Container::limited(10);
-    let ledger = container.tenant().tables.ledger;
+    let (_container, ledger) = limited(10);
     assert!(charge(&ledger, mib(2)));
     ledger.refund(gpu(), Column::Used, mib(2));
     assert!(!ledger.take_cached(gpu(), mib(3)));
@@ -139,8 +139,7 @@ fn cached_memory_serves_a_charge_up_to_what_was_refunded() {
 /// The user is told once that the GPU has more in use than was requested, not at every refusal.
 #[test]
 fn measured_excess_is_counted_once_per_epoch() {
-    let container = Container::limited(10);
-    let ledger = container.tenant().tables.ledger;
+    let (container, ledger) = limited(10);
     let counted = || count(&ledger, Reason::ImplicitOverLimit);
     assert!(charge(&ledger, mib(8)));
     assert!(!charge(&ledger, mib(4)));
@@ -159,8 +158,7 @@ fn measured_excess_is_counted_once_per_epoch() {
 
 #[test]
 fn charged_excess_is_not_counted_as_measured() {
-    let container = Container::limited(10);
-    let ledger = container.tenant().tables.ledger;
+    let (container, ledger) = limited(10);
     ledger.force_charge(gpu(), Column::Implicit, mib(11));
     assert_eq!(count(&ledger, Reason::ImplicitOverLimit), 1);
     // A measurement that has returned to zero.
@@ -171,8 +169,7 @@ fn charged_excess_is_not_counted_as_measured() {
 
 #[test]
 fn accounted_memory_is_without_the_measured_delta() {
-    let container = Container::limited(50);
-    let ledger = container.tenant().tables.ledger;
+    let (container, ledger) = limited(50);
     assert!(charge(&ledger, mib(3)));
     ledger.force_charge(gpu(), Column::Implicit, mib(10));
     publish(&container, &ledger, measured(&ledger, signed_mib(4)), true);
@@ -180,35 +177,29 @@ fn accounted_memory_is_without_the_measured_delta() {
 }
 
 #[test]
-fn end_of_a_context_discards_the_measurement() {
-    for growth in [-4, 4] {
-        let container = Container::limited(50);
-        let ledger = container.tenant().tables.ledger;
+fn end_discards_the_measurement_and_shrink_only_a_reduction() {
+    let end: fn(&Ledger) = |ledger| ledger.end(gpu(), mib(2));
+    let shrink: fn(&Ledger) = |ledger| ledger.shrink(gpu(), mib(2));
+    for (case, act, growth, total) in [
+        ("the end of a context discards a reduction", end, -4, 8),
+        ("the end of a context discards growth", end, 4, 8),
+        // The monitor may have subtracted what is unloaded now.
+        ("shrink does not subtract a reduction twice", shrink, -4, 8),
+        ("shrink keeps growth", shrink, 4, 12),
+    ] {
+        let (container, ledger) = limited(50);
         ledger.force_charge(gpu(), Column::Implicit, mib(10));
         publish(&container, &ledger, measured(&ledger, signed_mib(growth)), true);
-        assert_eq!(ledger.total(gpu()), Bytes(mib(10).0.saturating_add_signed(signed_mib(growth))));
-        ledger.end(gpu(), mib(2));
-        assert_eq!(ledger.total(gpu()), mib(8), "{growth}");
-    }
-}
-
-/// The monitor may have subtracted what is unloaded now: it must not be subtracted twice.
-#[test]
-fn shrink_discards_a_reduction_and_keeps_growth() {
-    for (growth, total) in [(-4, 8), (4, 12)] {
-        let container = Container::limited(50);
-        let ledger = container.tenant().tables.ledger;
-        ledger.force_charge(gpu(), Column::Implicit, mib(10));
-        publish(&container, &ledger, measured(&ledger, signed_mib(growth)), true);
-        ledger.shrink(gpu(), mib(2));
-        assert_eq!(ledger.total(gpu()), mib(total), "{growth}");
+        let before = Bytes(mib(10).0.saturating_add_signed(signed_mib(growth)));
+        assert_eq!(ledger.total(gpu()), before, "{case}");
+        act(&ledger);
+        assert_eq!(ledger.total(gpu()), mib(total), "{case}");
     }
 }
 
 #[test]
 fn shrink_discards_a_reduction_that_is_published_later() {
-    let container = Container::limited(50);
-    let ledger = container.tenant().tables.ledger;
+    let (container, ledger) = limited(50);
     ledger.force_charge(gpu(), Column::Implicit, mib(10));
     let measured_before = measured(&ledger, signed_mib(-4));
     ledger.shrink(gpu(), mib(2));
@@ -306,8 +297,7 @@ fn first_context_is_measured_by_one_process_at_a_time() {
 
 #[test]
 fn process_is_alone_when_no_other_one_is_left_on_the_gpu() {
-    let container = Container::limited(50);
-    let ledger = container.tenant().tables.ledger;
+    let (container, ledger) = limited(50);
     assert!(ledger.is_alone());
     let other = container.tenant();
     assert!(!ledger.is_alone());
@@ -441,8 +431,7 @@ fn memory_that_drains_is_waited_for_past_a_monitor_that_stops() {
 
 #[test]
 fn backoff_starts_short_and_times_out() {
-    let container = Container::limited(10);
-    let ledger = container.tenant().tables.ledger;
+    let (container, ledger) = limited(10);
     let mut budget = WaitBudget::default();
     let mut backoffs = Vec::new();
     loop {
@@ -466,8 +455,7 @@ fn backoff_starts_short_and_times_out() {
 /// A program that only reads free memory must see that an exited process's memory is free.
 #[test]
 fn scan_if_due_finds_exited_processes_at_intervals() {
-    let container = Container::limited(10);
-    let ledger = container.tenant().tables.ledger;
+    let (container, ledger) = limited(10);
     let exits = || {
         let exiting = start_as(&container, 8);
         assert!(charge(&exiting, mib(1)));
@@ -515,8 +503,7 @@ fn doorbell(container: &Container) -> std::fs::File {
 
 #[test]
 fn process_that_restores_old_bytes_of_its_region_stays_within_its_limit() {
-    let container = Container::limited(10);
-    let ledger = container.tenant().tables.ledger;
+    let (container, ledger) = limited(10);
     let mut bell = doorbell(&container);
     let copied = Copied::of(&container);
     let mut admitted = 0;
@@ -533,8 +520,7 @@ fn process_that_restores_old_bytes_of_its_region_stays_within_its_limit() {
 
 #[test]
 fn cached_bytes_written_by_the_tenant_admit_no_more_than_the_limit() {
-    let container = Container::limited(10);
-    let ledger = container.tenant().tables.ledger;
+    let (container, ledger) = limited(10);
     assert!(charge(&ledger, mib(10)));
     ledger.refund(gpu(), Column::Used, mib(10));
     let copied = Copied::of(&container);
@@ -549,8 +535,7 @@ fn cached_bytes_written_by_the_tenant_admit_no_more_than_the_limit() {
 
 #[test]
 fn refund_of_more_than_the_cell_has_is_counted_as_tampered() {
-    let container = Container::limited(10);
-    let ledger = container.tenant().tables.ledger;
+    let (container, ledger) = limited(10);
     let copied = Copied::of(&container);
     assert!(charge(&ledger, mib(4)));
     ledger.refund(gpu(), Column::Used, mib(1));
@@ -562,8 +547,7 @@ fn refund_of_more_than_the_cell_has_is_counted_as_tampered() {
 
 #[test]
 fn lower_limit_refuses_and_is_not_counted_as_tampered() {
-    let container = Container::limited(10);
-    let ledger = container.tenant().tables.ledger;
+    let (container, ledger) = limited(10);
     assert!(charge(&ledger, mib(8)));
     let monitor = GrantWriter::open(container.run()).expect("the grant file");
     monitor.gpu(gpu()).limit.store(mib(4).0, Ordering::Relaxed);
@@ -576,8 +560,7 @@ fn lower_limit_refuses_and_is_not_counted_as_tampered() {
 /// The monitor lowers what is charged too high; the private count must not bring it back.
 #[test]
 fn memory_that_the_monitor_found_missing_can_be_allocated() {
-    let container = Container::limited(10);
-    let ledger = container.tenant().tables.ledger;
+    let (container, ledger) = limited(10);
     ledger.force_charge(gpu(), Column::Implicit, mib(6));
     publish(&container, &ledger, measured(&ledger, signed_mib(-4)), false);
     assert!(charge(&ledger, mib(8)), "2 MiB of 10 are implicit");
@@ -589,8 +572,7 @@ fn memory_that_the_monitor_found_missing_can_be_allocated() {
 
 #[test]
 fn exported_memory_that_has_returned_can_be_allocated() {
-    let container = Container::limited(10);
-    let ledger = container.tenant().tables.ledger;
+    let (container, ledger) = limited(10);
     assert!(charge(&ledger, mib(8)));
     ledger.export(gpu(), mib(6));
     let monitor = GrantWriter::open(container.run()).expect("the grant file");
@@ -603,8 +585,7 @@ fn exported_memory_that_has_returned_can_be_allocated() {
 /// Threads that charge and free at once never look like a tenant that writes to its region.
 #[test]
 fn threads_at_the_limit_are_not_counted_as_tampered() {
-    let container = Container::limited(10);
-    let ledger = container.tenant().tables.ledger;
+    let (_container, ledger) = limited(10);
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let ledger = &ledger;

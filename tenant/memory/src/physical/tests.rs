@@ -4,21 +4,16 @@ mod model;
 
 use super::*;
 use crate::Tenant;
-use crate::doubles::{Container, gpu};
+use crate::doubles::{Container, count, gpu, limited, mib, used};
 
 const MIB: u64 = 1 << 20;
 
-fn mib(count: u64) -> Bytes {
-    Bytes(count * MIB)
+fn referenced(tenant: &Tenant, handle: u64) -> Reference<'_> {
+    tenant.physical().reference(PhysicalHandle(handle)).expect("accounted")
 }
 
-fn used(tenant: &Tenant) -> Bytes {
-    tenant.view().usage(gpu()).used
-}
-
-fn count(tenant: &Tenant, reason: Reason) -> u32 {
-    let counter = &tenant.region().slot(tenant.slot_owner().slot()).counter[reason as usize];
-    counter.load(cgpu_shm::atomic::Ordering::Relaxed)
+fn releasing(tenant: &Tenant, handle: u64) -> PendingRelease<'_> {
+    tenant.physical().begin_release(PhysicalHandle(handle)).expect("accounted")
 }
 
 fn create(tenant: &Tenant, handle: u64, size: Bytes) {
@@ -27,15 +22,11 @@ fn create(tenant: &Tenant, handle: u64, size: Bytes) {
 }
 
 fn map(tenant: &Tenant, handle: u64, address: u64, size: Bytes) {
-    tenant
-        .physical()
-        .reference(PhysicalHandle(handle))
-        .expect("accounted")
-        .mapped(Address(address), size);
+    referenced(tenant, handle).mapped(Address(address), size);
 }
 
 fn release(tenant: &Tenant, handle: u64) {
-    tenant.physical().begin_release(PhysicalHandle(handle)).expect("accounted").released();
+    releasing(tenant, handle).released();
 }
 
 fn unmap(tenant: &Tenant, address: u64, size: Bytes) {
@@ -46,8 +37,7 @@ const BASE: u64 = 0x7f00_0000_0000;
 
 #[test]
 fn memory_released_while_mapped_stays_charged() {
-    let container = Container::limited(10);
-    let tenant = container.tenant();
+    let (_container, tenant) = limited(10);
     create(&tenant, 1, mib(6));
     map(&tenant, 1, BASE, mib(6));
     release(&tenant, 1);
@@ -65,13 +55,12 @@ fn memory_released_while_mapped_stays_charged() {
 
 #[test]
 fn release_or_unmap_refused_by_the_driver_changes_nothing() {
-    let container = Container::limited(10);
-    let tenant = container.tenant();
+    let (_container, tenant) = limited(10);
     create(&tenant, 1, mib(4));
     map(&tenant, 1, BASE, mib(4));
-    drop(tenant.physical().begin_release(PhysicalHandle(1)).expect("accounted"));
+    drop(releasing(&tenant, 1));
     drop(tenant.physical().begin_unmap());
-    drop(tenant.physical().reference(PhysicalHandle(1)).expect("accounted"));
+    drop(referenced(&tenant, 1));
     // A range that contains only a part of a mapping ends nothing.
     unmap(&tenant, BASE, mib(2));
     unmap(&tenant, BASE + 2 * MIB, mib(2));
@@ -83,8 +72,7 @@ fn release_or_unmap_refused_by_the_driver_changes_nothing() {
 
 #[test]
 fn unmap_ends_all_mappings_of_its_range() {
-    let container = Container::limited(100);
-    let tenant = container.tenant();
+    let (_container, tenant) = limited(100);
     for number in 0..40 {
         create(&tenant, number, mib(2));
         map(&tenant, number, BASE + number * 2 * MIB, mib(2));
@@ -100,21 +88,20 @@ fn unmap_ends_all_mappings_of_its_range() {
 
 #[test]
 fn handle_reused_before_the_release_returns_is_the_new_memory() {
-    let container = Container::limited(10);
-    let tenant = container.tenant();
+    let (_container, tenant) = limited(10);
     create(&tenant, 1, mib(2));
-    let release = tenant.physical().begin_release(PhysicalHandle(1)).expect("accounted");
+    let release = releasing(&tenant, 1);
     create(&tenant, 1, mib(4));
     assert_eq!(used(&tenant), mib(4));
     release.released();
     assert_eq!(used(&tenant), mib(4));
     // Imported and host memory may get the value, too.
-    let release = tenant.physical().begin_release(PhysicalHandle(1)).expect("accounted");
+    let release = releasing(&tenant, 1);
     tenant.physical().received(PhysicalHandle(1));
     assert_eq!(used(&tenant), Bytes::ZERO);
     release.released();
     create(&tenant, 1, mib(2));
-    let release = tenant.physical().begin_release(PhysicalHandle(1)).expect("accounted");
+    let release = releasing(&tenant, 1);
     tenant.physical().created_free(PhysicalHandle(1));
     release.released();
     assert_eq!(used(&tenant), Bytes::ZERO);
@@ -122,14 +109,13 @@ fn handle_reused_before_the_release_returns_is_the_new_memory() {
 
 #[test]
 fn handle_reused_for_the_same_memory_is_not_the_released_one() {
-    let container = Container::limited(10);
-    let tenant = container.tenant();
+    let (_container, tenant) = limited(10);
     create(&tenant, 1, mib(2));
     map(&tenant, 1, BASE, mib(2));
-    let first = tenant.physical().begin_release(PhysicalHandle(1)).expect("accounted");
+    let first = releasing(&tenant, 1);
     // The value is reused for other memory, and then for the first again, which is still mapped.
     create(&tenant, 1, mib(4));
-    let second = tenant.physical().begin_release(PhysicalHandle(1)).expect("accounted");
+    let second = releasing(&tenant, 1);
     tenant
         .physical()
         .reference_at(Address(BASE))
@@ -146,8 +132,7 @@ fn handle_reused_for_the_same_memory_is_not_the_released_one() {
 
 #[test]
 fn address_mapped_again_before_the_unmap_returns_is_the_new_mapping() {
-    let container = Container::limited(10);
-    let tenant = container.tenant();
+    let (_container, tenant) = limited(10);
     create(&tenant, 1, mib(4));
     map(&tenant, 1, BASE, mib(4));
     release(&tenant, 1);
@@ -164,10 +149,9 @@ fn address_mapped_again_before_the_unmap_returns_is_the_new_mapping() {
 
 #[test]
 fn pending_map_keeps_memory_released_meanwhile() {
-    let container = Container::limited(10);
-    let tenant = container.tenant();
+    let (_container, tenant) = limited(10);
     create(&tenant, 1, mib(4));
-    let mapping = tenant.physical().reference(PhysicalHandle(1)).expect("accounted");
+    let mapping = referenced(&tenant, 1);
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(4));
     mapping.mapped(Address(BASE), mib(4));
@@ -181,8 +165,7 @@ fn pending_map_keeps_memory_released_meanwhile() {
 
 #[test]
 fn import_is_not_charged_and_export_stays_charged() {
-    let container = Container::limited(20);
-    let tenant = container.tenant();
+    let (_container, tenant) = limited(20);
     tenant.physical().received(PhysicalHandle(9));
     map(&tenant, 9, BASE, mib(2));
     release(&tenant, 9);
@@ -200,7 +183,7 @@ fn import_is_not_charged_and_export_stays_charged() {
     release(&tenant, 1);
     assert_eq!(used(&tenant), Bytes::ZERO);
     create(&tenant, 1, mib(2));
-    tenant.physical().reference(PhysicalHandle(1)).expect("accounted").exported();
+    referenced(&tenant, 1).exported();
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(2), "a process may hold it");
     assert_eq!(count(&tenant, Reason::ExportedKept), 1);
@@ -221,18 +204,17 @@ fn exported(tenant: &Tenant) -> Bytes {
 }
 
 fn bind(tenant: &Tenant, object: u64, offset: u64, handle: u64, size: Bytes) {
-    tenant.physical().reference(PhysicalHandle(handle)).expect("accounted").bound(
-        PhysicalHandle(object),
-        None,
-        offset,
-        size,
-    );
+    referenced(tenant, handle).bound(PhysicalHandle(object), None, offset, size);
+}
+
+/// Ends the bindings of a GPU at the start of the object 100.
+fn unbind(tenant: &Tenant, gpu: DeviceIndex, size: Bytes) {
+    tenant.physical().begin_unbind().unbound(PhysicalHandle(100), gpu, 0, size);
 }
 
 #[test]
 fn bound_memory_stays_charged_until_it_is_unbound_and_released() {
-    let container = Container::limited(20);
-    let tenant = container.tenant();
+    let (_container, tenant) = limited(20);
     tenant.physical().object_made(PhysicalHandle(100));
     create(&tenant, 1, mib(4));
     create(&tenant, 2, mib(2));
@@ -242,15 +224,10 @@ fn bound_memory_stays_charged_until_it_is_unbound_and_released() {
     release(&tenant, 2);
     assert_eq!((used(&tenant), exported(&tenant)), (mib(6), Bytes::ZERO));
     // Only whole bindings in the range, and of the GPU, are unbound.
-    tenant.physical().begin_unbind().unbound(PhysicalHandle(100), gpu(), 0, mib(3));
-    tenant.physical().begin_unbind().unbound(
-        PhysicalHandle(100),
-        cgpu_shm::units::DeviceIndex::new(1).unwrap(),
-        0,
-        mib(4),
-    );
+    unbind(&tenant, gpu(), mib(3));
+    unbind(&tenant, DeviceIndex::new(1).unwrap(), mib(4));
     assert_eq!(used(&tenant), mib(6));
-    tenant.physical().begin_unbind().unbound(PhysicalHandle(100), gpu(), 0, mib(4));
+    unbind(&tenant, gpu(), mib(4));
     assert_eq!(used(&tenant), mib(2));
     // A mapping of the object keeps it, and everything that is bound to it.
     map(&tenant, 100, BASE, mib(6));
@@ -263,8 +240,7 @@ fn bound_memory_stays_charged_until_it_is_unbound_and_released() {
 /// A process that has the object can access what is bound to it, even after its maker has exited.
 #[test]
 fn memory_bound_to_a_shared_object_is_exported_while_bound() {
-    let container = Container::limited(20);
-    let tenant = container.tenant();
+    let (_container, tenant) = limited(20);
     tenant.physical().object_made(PhysicalHandle(100));
     tenant.physical().received(PhysicalHandle(200));
     create(&tenant, 1, mib(4));
@@ -272,10 +248,10 @@ fn memory_bound_to_a_shared_object_is_exported_while_bound() {
     bind(&tenant, 100, 0, 1, mib(4));
     bind(&tenant, 200, 0, 2, mib(2));
     assert_eq!(exported(&tenant), mib(2));
-    tenant.physical().reference(PhysicalHandle(100)).expect("made").exported();
-    tenant.physical().reference(PhysicalHandle(100)).expect("made").exported();
+    referenced(&tenant, 100).exported();
+    referenced(&tenant, 100).exported();
     assert_eq!(exported(&tenant), mib(6));
-    tenant.physical().begin_unbind().unbound(PhysicalHandle(100), gpu(), 0, mib(4));
+    unbind(&tenant, gpu(), mib(4));
     assert_eq!(exported(&tenant), mib(2));
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(2));
@@ -289,39 +265,24 @@ fn memory_bound_to_a_shared_object_is_exported_while_bound() {
 #[test]
 fn memory_in_tiles_stays_charged_until_the_stream_unmaps_it() {
     use crate::{ArrayId, Tiles};
-    let container = Container::limited(20);
-    let tenant = container.tenant();
+    let (container, tenant) = limited(20);
     let (array, other) = (ArrayId::Array(0x10), ArrayId::Mipmapped(0x10));
     let tiles = |from, to| Tiles { part: 3, from: [from, 0, 0], to: [to, 2, 1] };
+    let tile = |handle, array, tiles, context| {
+        let mapping = tenant.physical().begin_tile_map(PhysicalHandle(handle), tiles);
+        mapping.expect("known").tiled(array, tiles, context)
+    };
     create(&tenant, 1, mib(4));
     create(&tenant, 2, mib(2));
     let context = tenant.contexts().adopt(container.handle(), gpu());
     // The driver refuses.
     drop(tenant.physical().begin_tile_map(PhysicalHandle(1), tiles(0, 4)));
-    assert!(
-        tenant
-            .physical()
-            .begin_tile_map(PhysicalHandle(1), tiles(0, 4))
-            .expect("known")
-            .tiled(array, tiles(0, 4), Some(context))
-            .is_empty()
-    );
+    assert!(tile(1, array, tiles(0, 4), Some(context)).is_empty());
     release(&tenant, 1);
     assert_eq!(used(&tenant), mib(6));
     // Other memory replaces half of it, and is mapped elsewhere, too.
-    let replaced = tenant
-        .physical()
-        .begin_tile_map(PhysicalHandle(2), tiles(0, 2))
-        .expect("known")
-        .tiled(array, tiles(0, 2), None);
-    assert!(
-        tenant
-            .physical()
-            .begin_tile_map(PhysicalHandle(2), tiles(9, 10))
-            .expect("known")
-            .tiled(other, tiles(9, 10), None)
-            .is_empty()
-    );
+    let replaced = tile(2, array, tiles(0, 2), None);
+    assert!(tile(2, other, tiles(9, 10), None).is_empty());
     release(&tenant, 2);
     replaced.unmapped();
     assert_eq!(used(&tenant), mib(6));
@@ -333,14 +294,7 @@ fn memory_in_tiles_stays_charged_until_the_stream_unmaps_it() {
     drop(tenant.physical().begin_array_destroy(array));
     let leaving = tenant.physical().begin_array_destroy(array).expect("it has tiles");
     create(&tenant, 3, mib(2));
-    assert!(
-        tenant
-            .physical()
-            .begin_tile_map(PhysicalHandle(3), tiles(0, 1))
-            .expect("known")
-            .tiled(array, tiles(0, 1), Some(context))
-            .is_empty()
-    );
+    assert!(tile(3, array, tiles(0, 1), Some(context)).is_empty());
     release(&tenant, 3);
     leaving.destroyed();
     assert_eq!(used(&tenant), mib(4));

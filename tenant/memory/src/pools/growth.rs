@@ -48,10 +48,7 @@ pub(super) fn least(size: Bytes) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn mib(count: u64) -> Bytes {
-        Bytes::from_mib(count)
-    }
+    use crate::doubles::mib;
 
     #[test]
     fn growth_is_a_chunk_at_first_then_what_was_seen() {

@@ -13,11 +13,7 @@ use cgpu_shm::units::Nanos;
 
 use super::*;
 use crate::Tenant;
-use crate::doubles::{Container, gpu};
-
-fn mib(count: u64) -> Bytes {
-    Bytes::from_mib(count)
-}
+use crate::doubles::{Container, count, gpu, limited, mib, used};
 
 #[derive(Clone, Debug, Default)]
 struct FakePool {
@@ -134,8 +130,7 @@ impl Fixture {
     }
 
     fn with(limit: u64, driver: &'static Fake) -> Self {
-        let container = Container::limited(limit);
-        let tenant = container.tenant();
+        let (container, tenant) = limited(limit);
         tenant.pools().made(FIRST, Some(gpu()), driver);
         tenant.pools().made(SECOND, Some(gpu()), driver);
         Self { container, tenant, driver }
@@ -155,13 +150,11 @@ impl Fixture {
     }
 
     fn used(&self) -> Bytes {
-        self.tenant.view().usage(gpu()).used
+        used(&self.tenant)
     }
 
     fn count(&self, reason: Reason) -> u32 {
-        let region = self.tenant.region();
-        let counter = &region.slot(self.tenant.slot_owner().slot()).counter[reason as usize];
-        counter.load(cgpu_shm::atomic::Ordering::Relaxed)
+        count(&self.tenant, reason)
     }
 
     fn check(&self) {

@@ -9,19 +9,10 @@ use cgpu_shm::ledger::Column;
 
 use super::*;
 use crate::allocations::table::units::{bytes, units};
-use crate::doubles::{Container, ManualClock, gpu};
+use crate::doubles::{Container, ManualClock, count, gpu, implicit, limited, mib, used};
 use crate::{Address, CommitOutcome, Context, ContextId, MemoryInfo, Usage};
 
 const MIB: u64 = 1 << 20;
-
-fn mib(count: u64) -> Bytes {
-    Bytes(count * MIB)
-}
-
-fn count(tenant: &Tenant, reason: Reason) -> u32 {
-    let region = tenant.region();
-    region.slot(tenant.slot_owner().slot()).counter[reason as usize].load(Ordering::Relaxed)
-}
 
 /// Allocates as if the driver had enough memory; returns `false` if the charge is denied.
 fn allocate(tenant: &Tenant, address: u64, size: Bytes, context: Option<Context>) -> bool {
@@ -57,14 +48,13 @@ fn sizes_are_rounded_as_the_driver_does() {
 
 #[test]
 fn charge_is_accounted_until_it_is_freed() {
-    let container = Container::limited(10);
-    let tenant = container.tenant();
+    let (_container, tenant) = limited(10);
     assert_eq!(tenant.view().limit(gpu()), Some(mib(10)));
     assert!(allocate(&tenant, 0x1000, Bytes(1000), None));
-    assert_eq!(tenant.view().usage(gpu()).used, Bytes(1024));
+    assert_eq!(used(&tenant), Bytes(1024));
     // A free that the driver refuses changes nothing.
     drop(tenant.allocations().begin_free(Address(0x1000)).expect("it is accounted"));
-    assert_eq!(tenant.view().usage(gpu()).used, Bytes(1024));
+    assert_eq!(used(&tenant), Bytes(1024));
     tenant.allocations().begin_free(Address(0x1000)).expect("it is still there").freed();
     assert_eq!(tenant.view().usage(gpu()).total(), Bytes::ZERO);
     assert!(tenant.allocations().begin_free(Address(0x1000)).is_none());
@@ -74,20 +64,18 @@ fn charge_is_accounted_until_it_is_freed() {
 
 #[test]
 fn charge_refused_by_the_driver_is_refunded() {
-    let container = Container::limited(10);
-    let tenant = container.tenant();
+    let (_container, tenant) = limited(10);
     let charge = tenant.charge(gpu(), mib(10)).expect("it fits");
     assert_eq!(charge.bytes(), mib(10));
-    assert_eq!(tenant.view().usage(gpu()).used, mib(10));
+    assert_eq!(used(&tenant), mib(10));
     assert!(tenant.charge(gpu(), Bytes(1)).is_err(), "a reservation counts");
     drop(charge);
-    assert_eq!(tenant.view().usage(gpu()).used, Bytes::ZERO);
+    assert_eq!(used(&tenant), Bytes::ZERO);
 }
 
 #[test]
 fn limit_holds_to_the_byte() {
-    let container = Container::limited(10);
-    let tenant = container.tenant();
+    let (_container, tenant) = limited(10);
     assert!(allocate(&tenant, 0x20_0000, mib(8), None));
     assert!(allocate(&tenant, 0xa0_0000, Bytes(MIB - 512), None));
     assert!(allocate(&tenant, 0xb0_0000, Bytes(MIB - 512), None));
@@ -113,42 +101,39 @@ fn processes_of_a_container_share_its_limit() {
 
 #[test]
 fn reused_address_replaces_the_former_allocation() {
-    let container = Container::limited(10);
-    let tenant = container.tenant();
+    let (_container, tenant) = limited(10);
     assert!(allocate(&tenant, 0x20_0000, mib(6), None));
     assert!(allocate(&tenant, 0x20_0000, mib(2), None));
-    assert_eq!(tenant.view().usage(gpu()).used, mib(2));
+    assert_eq!(used(&tenant), mib(2));
     assert_eq!(count(&tenant, Reason::AddressReplaced), 1);
 }
 
 #[test]
 fn address_reused_before_the_free_returns_is_the_new_allocation() {
-    let container = Container::limited(10);
-    let tenant = container.tenant();
+    let (_container, tenant) = limited(10);
     assert!(allocate(&tenant, 0x20_0000, mib(2), None));
     let taken = tenant.allocations().begin_free(Address(0x20_0000)).expect("it is accounted");
     // The driver has freed it and returns the address to another thread.
     assert!(allocate(&tenant, 0x20_0000, mib(4), None));
     taken.freed();
-    assert_eq!(tenant.view().usage(gpu()).used, mib(4));
+    assert_eq!(used(&tenant), mib(4));
     let taken = tenant.allocations().begin_free(Address(0x20_0000)).expect("it is accounted");
     assert!(allocate(&tenant, 0x20_0000, mib(6), None));
     // A free that failed, of an address that has been reused.
     drop(taken);
-    assert_eq!(tenant.view().usage(gpu()).used, mib(6));
+    assert_eq!(used(&tenant), mib(6));
     tenant.allocations().begin_free(Address(0x20_0000)).expect("the new allocation").freed();
-    assert_eq!(tenant.view().usage(gpu()).used, Bytes::ZERO);
+    assert_eq!(used(&tenant), Bytes::ZERO);
 }
 
 #[test]
 fn ended_context_refunds_its_memory() {
-    let container = Container::limited(100);
-    let tenant = container.tenant();
+    let (container, tenant) = limited(100);
     let handle = container.handle();
     let starting =
         tenant.contexts().begin_create(gpu(), || Some(mib(90))).expect("its size is not known");
     let context = starting.created(handle, || Some(mib(60)));
-    assert_eq!(tenant.view().usage(gpu()).implicit, mib(30));
+    assert_eq!(implicit(&tenant), mib(30));
     assert!(allocate(&tenant, 0x20_0000, mib(2), Some(context)));
     assert!(allocate(&tenant, 0x40_0000, mib(4), None));
     // The driver refuses to destroy it.
@@ -176,50 +161,44 @@ fn later_contexts_are_charged_in_advance_in_every_process() {
         first.contexts().begin_create(gpu(), || Some(mib(100))).expect("its size is not known");
     starting.created(container.handle(), || Some(mib(60)));
     let starting = second.contexts().begin_create(gpu(), || Some(mib(60))).expect("40 + 40 fit");
-    assert_eq!(second.view().usage(gpu()).implicit, mib(80), "charged before the driver call");
+    assert_eq!(implicit(&second), mib(80), "charged before the driver call");
     starting.created(container.handle(), || Some(mib(20)));
-    assert_eq!(second.view().usage(gpu()).implicit, mib(80));
+    assert_eq!(implicit(&second), mib(80));
     let denied = first.contexts().begin_create(gpu(), || None).expect_err("120 do not fit");
     assert_eq!(denied.reason, Reason::ContextOverLimit);
     let context = container.handle();
     second.contexts().adopt(context, gpu());
-    assert_eq!(
-        second.view().usage(gpu()).implicit,
-        mib(120),
-        "an existing context cannot be refused"
-    );
+    assert_eq!(implicit(&second), mib(120), "an existing context cannot be refused");
     assert_eq!(count(&second, Reason::ImplicitOverLimit), 1);
     assert_eq!(second.charge(gpu(), Bytes(1)).expect_err("over").reason, Reason::OverLimit);
     second.contexts().begin_destroy(context).expect("known").destroyed();
-    assert_eq!(second.view().usage(gpu()).implicit, mib(80));
+    assert_eq!(implicit(&second), mib(80));
 }
 
 #[test]
 fn context_that_is_not_created_costs_nothing() {
-    let container = Container::limited(100);
-    let tenant = container.tenant();
+    let (container, tenant) = limited(100);
     tenant
         .contexts()
         .begin_create(gpu(), || Some(mib(100)))
         .expect("fits")
         .created(container.handle(), || Some(mib(70)));
     drop(tenant.contexts().begin_create(gpu(), || Some(mib(70))).expect("fits"));
-    assert_eq!(tenant.view().usage(gpu()).implicit, mib(30));
+    assert_eq!(implicit(&tenant), mib(30));
     // A second retain of a primary context finds it known.
     let known = container.handle();
     let context = tenant.contexts().adopt(known, gpu());
     let starting = tenant.contexts().begin_create(gpu(), || Some(mib(40))).expect("fits");
     assert_eq!(starting.created(known, || Some(mib(40))), context);
     assert_eq!(tenant.contexts().adopt(known, gpu()), context);
-    assert_eq!(tenant.view().usage(gpu()).implicit, mib(60));
+    assert_eq!(implicit(&tenant), mib(60));
     let cell = tenant.region().cell(gpu(), tenant.slot_owner().slot());
     assert_eq!(cell.creating.load(Ordering::Relaxed), 0);
 }
 
 #[test]
 fn context_adopted_by_several_threads_is_charged_once() {
-    let container = Container::limited(100);
-    let tenant = container.tenant();
+    let (container, tenant) = limited(100);
     tenant
         .contexts()
         .begin_create(gpu(), || Some(mib(50)))
@@ -232,15 +211,14 @@ fn context_adopted_by_several_threads_is_charged_once() {
             let seen = threads.map(|thread| thread.join().expect("no panic"));
             assert!(seen.iter().all(|context| *context == seen[0]));
         });
-        assert_eq!(tenant.view().usage(gpu()).implicit, mib(2));
+        assert_eq!(implicit(&tenant), mib(2));
         tenant.contexts().begin_destroy(handle).expect("known").destroyed();
     }
 }
 
 #[test]
 fn getters_agree_to_the_byte() {
-    let container = Container::limited(50);
-    let tenant = container.tenant();
+    let (_container, tenant) = limited(50);
     let used = Bytes(3 * 512);
     assert!(allocate(&tenant, 0x1000, used, None));
     let view = tenant.view().memory(gpu(), mib(90)).expect("a limit is set");
@@ -339,8 +317,7 @@ fn driver_without_memory_is_retried_while_memory_drains() {
 
 #[test]
 fn lowered_limit_refuses_until_use_has_fallen() {
-    let container = Container::limited(50);
-    let tenant = container.tenant();
+    let (container, tenant) = limited(50);
     assert!(allocate(&tenant, 0x20_0000, mib(20), None));
     assert!(allocate(&tenant, 0x200_0000, mib(20), None));
     let monitor = GrantWriter::open(container.run()).expect("the grant file");

@@ -191,29 +191,18 @@ fn last_part_of_a_limit_is_reserved_without_a_chunk() {
 #[test]
 fn allocation_refused_by_the_driver_costs_nothing() {
     let fixture = Fixture::new(100);
-    let refused = fixture.tenant.pools().allocate(
-        FIRST,
-        mib(40),
-        || Err(2),
-        || panic!("nothing to free"),
-        || false,
-    );
-    assert_eq!(refused, Err(PoolError::Driver(2)));
-    assert_eq!(fixture.used(), Bytes::ZERO);
-    // A call that grew the pool before it failed.
-    let call = || {
-        fixture.driver.on(FIRST, |pool_state| pool_state.reserved = mib(32));
-        Err(700)
-    };
-    let refused = fixture.tenant.pools().allocate(
-        FIRST,
-        mib(40),
-        call,
-        || panic!("nothing to free"),
-        || false,
-    );
-    assert_eq!(refused, Err(PoolError::Driver(700)));
-    fixture.check();
+    // The second call grows the pool before it fails.
+    for (grown, code) in [(Bytes::ZERO, 2), (mib(32), 700)] {
+        let call = || {
+            fixture.driver.on(FIRST, |pool_state| pool_state.reserved = grown);
+            Err(code)
+        };
+        let free = || panic!("nothing to free");
+        let refused = fixture.tenant.pools().allocate(FIRST, mib(40), call, free, || false);
+        assert_eq!(refused, Err(PoolError::Driver(code)));
+        assert_eq!(fixture.used(), fixture.driver.held(), "the driver answered {code}");
+        fixture.check();
+    }
     let too_large = denied(fixture.allocate(FIRST, Bytes(u64::MAX), mib(1)));
     assert_eq!(too_large.reason, Reason::TooLarge);
 }
