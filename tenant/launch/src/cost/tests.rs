@@ -232,28 +232,23 @@ fn second_execution_that_takes_very_long_is_measured_once_more() {
 }
 
 #[test]
-fn batch_corrects_a_quarter_of_its_error() {
-    let batch = |measured| after(&[60_000], &[(0, 4)], measured, Contention::Alone);
-    assert_eq!(batch(240_000), 60_000);
-    assert_eq!(batch(480_000), 75_000, "twice as long");
-    assert_eq!(batch(120_000), 52_500, "half as long");
-}
-
-#[test]
-fn batch_beside_others_corrects_little_upwards_and_as_much_downwards() {
-    let batch = |measured| after(&[60_000], &[(0, 4)], measured, Contention::Siblings);
-    assert_eq!(batch(240_000), 60_000);
-    assert_eq!(batch(360_000), 60_625, "half of a twelfth of a quarter");
-    assert_eq!(batch(120_000), 52_500);
-}
-
-/// An estimate follows even a very wrong measurement only so far.
-#[test]
-fn batch_corrects_at_most_eightfold_errors() {
-    let batch = |measured| after(&[100_000], &[(0, 1)], measured, Contention::Alone);
-    assert_eq!(batch(0), 78_125, "7/8 less, of which a quarter");
-    assert_eq!(batch(1_000_000), batch(800_000));
-    assert_eq!(batch(800_000), 275_000, "7 times more, of which a quarter");
+fn batch_corrects_a_bounded_part_of_its_error() {
+    let (alone, siblings) = (Contention::Alone, Contention::Siblings);
+    for (case, cost, launches, contention, measured, expected) in [
+        ("as expected", 60_000, 4, alone, 240_000, 60_000),
+        ("twice as long: a quarter of the error", 60_000, 4, alone, 480_000, 75_000),
+        ("half as long: a quarter of the error", 60_000, 4, alone, 120_000, 52_500),
+        ("as expected, beside others", 60_000, 4, siblings, 240_000, 60_000),
+        ("longer, beside others: half of a twelfth", 60_000, 4, siblings, 360_000, 60_625),
+        ("half as long, beside others: a quarter", 60_000, 4, siblings, 120_000, 52_500),
+        // An estimate follows even a very wrong measurement only so far.
+        ("7/8 less, of which a quarter", 100_000, 1, alone, 0, 78_125),
+        ("7 times more, of which a quarter", 100_000, 1, alone, 800_000, 275_000),
+        ("more than that counts the same", 100_000, 1, alone, 1_000_000, 275_000),
+    ] {
+        let corrected = after(&[cost], &[(0, launches)], measured, contention);
+        assert_eq!(corrected, expected, "{case}");
+    }
 }
 
 /// A quarter of the error, or less: by the square of the kernel's part.

@@ -90,6 +90,14 @@ impl<'a, 'r, 's> Program<'a, 'r, 's> {
     }
 }
 
+/// Makes a gate for each tenant of a harness.
+fn gates<'a, const N: usize>(harness: &'a Harness, opens: &'a [AtomicU32; N]) -> [Gate<'a>; N] {
+    core::array::from_fn(|tenant| {
+        let (container, slot) = harness.homes[tenant];
+        Gate::new(&harness.regions[container], slot, &opens[tenant])
+    })
+}
+
 /// Launches continuously, as fast as a host can, until `end`.
 fn saturate(role: &Role<'_>, program: &Program<'_, '_, '_>, cost: Nanos, end: Nanos) {
     while role.now() < end {

@@ -89,9 +89,8 @@ fn most_in_flight(cost: impl Fn(u64) -> Nanos + Sync) -> Nanos {
     const LENGTH: Nanos = Nanos::from_millis(4000);
     let harness = Harness::new(2);
     let end = BEGIN + LENGTH;
-    let opens = [AtomicU32::new(0), AtomicU32::new(0)];
-    let gates =
-        [0, 1].map(|number: usize| Gate::new(&harness.regions[number], SLOT, &opens[number]));
+    let opens: [AtomicU32; 2] = Default::default();
+    let gates = gates(&harness, &opens);
     harness.run(&[
         &|role| drop(run_turns(role, &[ms(6), ms(6)], end)),
         &|role| {

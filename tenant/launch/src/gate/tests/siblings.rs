@@ -33,11 +33,7 @@ fn processes_of_a_container_have_its_turns_one_after_the_other() {
         harness.gpu(|gpu| gpu.switch = us(100));
         let end = BEGIN + ms(2000);
         let opens: [AtomicU32; 5] = Default::default();
-        let gate = |tenant: usize| {
-            let (container, slot) = harness.homes[tenant];
-            Gate::new(&harness.regions[container], slot, &opens[tenant])
-        };
-        let gates: Vec<_> = (0..5).map(gate).collect();
+        let gates = gates(&harness, &opens);
         let actor = |number: usize| {
             let gate = &gates[number];
             move |role: &Role<'_>| {
@@ -78,9 +74,7 @@ fn pausing_sibling_yields_and_resumes() {
     let harness = Harness::of(&[2]);
     let end = BEGIN + ms(500);
     let opens: [AtomicU32; 2] = Default::default();
-    let gates = [0, 1].map(|tenant: usize| {
-        Gate::new(&harness.regions[0], harness.homes[tenant].1, &opens[tenant])
-    });
+    let gates = gates(&harness, &opens);
     harness.run(&[
         &|role| {
             set_turn(role.harness, 0, 1, TurnState::Yours, ms(1_000_000));
@@ -115,9 +109,7 @@ fn pausing_sibling_yields_and_resumes() {
 fn processes_whose_kernels_wait_for_each_other_go_on() {
     let harness = Harness::of(&[2]);
     let opens: [AtomicU32; 2] = Default::default();
-    let gates = [0, 1].map(|tenant: usize| {
-        Gate::new(&harness.regions[0], harness.homes[tenant].1, &opens[tenant])
-    });
+    let gates = gates(&harness, &opens);
     let rounds = [Mutex::new(0_u32), Mutex::new(0_u32)];
     let end = BEGIN + ms(3000);
     let actor = |number: usize| {

@@ -7,9 +7,8 @@ fn shares_follow_the_turns() {
     for (slices, cost) in [([6, 12], 60), ([6, 12], 7), ([6, 6], 400), ([18, 2], 60)] {
         let harness = Harness::new(2);
         let end = BEGIN + ms(1500);
-        let opens = [AtomicU32::new(0), AtomicU32::new(0)];
-        let gates =
-            [0, 1].map(|number: usize| Gate::new(&harness.regions[number], SLOT, &opens[number]));
+        let opens: [AtomicU32; 2] = Default::default();
+        let gates = gates(&harness, &opens);
         let report = Mutex::new(monitor::Report::default());
         let actor = |number: usize| {
             let gate = &gates[number];
@@ -59,9 +58,8 @@ fn slewed_host_clock_changes_no_length() {
         let harness = Harness::new(2);
         let end = BEGIN + ms(2500);
         harness.gpu(|gpu| gpu.slew = (BEGIN + ms(500), BEGIN + ms(1500), millionths));
-        let opens = [AtomicU32::new(0), AtomicU32::new(0)];
-        let gates =
-            [0, 1].map(|number: usize| Gate::new(&harness.regions[number], SLOT, &opens[number]));
+        let opens: [AtomicU32; 2] = Default::default();
+        let gates = gates(&harness, &opens);
         let clamped = AtomicU32::new(0);
         let actor = |number: usize| {
             let (gate, clamped) = (&gates[number], &clamped);
@@ -153,9 +151,8 @@ fn gpu_time_budget_is_exceeded_by_one_launch_at_most() {
 fn waiting_for_the_host_uses_up_no_turn() {
     const OTHER: Stream = Stream { handle: 0x20, per_thread: false };
     let harness = Harness::new(2);
-    let open = [AtomicU32::new(0), AtomicU32::new(0)];
-    let gates =
-        [0, 1].map(|driver: usize| Gate::new(&harness.regions[driver], SLOT, &open[driver]));
+    let opens: [AtomicU32; 2] = Default::default();
+    let gates = gates(&harness, &opens);
     let end = BEGIN + ms(3000);
     let (rounds, longest) = (Mutex::new(0), Mutex::new(Nanos::ZERO));
     harness.run(&[
