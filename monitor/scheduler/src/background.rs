@@ -269,7 +269,7 @@ impl Tenant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{NOW, busy, give_turn, ms, report, see, tenant, us};
+    use crate::fixture::{NOW, busy, give_turn, ms, observe, report, see, tenant, us};
     use crate::policy::Presence;
     use crate::report::TenantReport;
     use crate::turns::Cause;
@@ -318,14 +318,6 @@ mod tests {
         change(&mut gpu);
         gpu.update_background(NOW, NOW);
         is_in_background(&gpu)
-    }
-
-    /// Runs a step at `to`, with the last one at `from`, in milliseconds. Both containers compute;
-    /// the background tenant has reported `used` more.
-    fn observe(gpu: &mut Gpu, from: u64, to: u64, used: Nanos) {
-        gpu.queue.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
-        gpu.queue[0].account.reported = gpu.queue[0].account.reported + used;
-        gpu.update_background(NOW + ms(from), NOW + ms(to));
     }
 
     /// Reports that the background tenant has seen its grant, used `spent` of it, and waits or not.

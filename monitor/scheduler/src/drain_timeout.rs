@@ -99,13 +99,29 @@ mod tests {
         tenant.long.wait.0 / 1_000_000
     }
 
-    #[test]
-    fn work_that_ends_by_itself_is_waited_for() {
+    /// Makes a container whose work ended after its turn, with a launch before that or not.
+    fn overrun(launched: Option<u64>, ended: u64) -> Tenant {
         let mut tenant = tenant();
         turn(&mut tenant, 24, Cause::Overrun);
-        tenant.learn_overrun(at(70), &TUNING);
-        assert_eq!(wait_ms(&tenant), 70);
-        // Alone it ends earlier, which is remembered; after short work it is forgotten.
+        tenant.active = launched.map_or(tenant.active, at);
+        tenant.learn_overrun(at(ended), &TUNING);
+        tenant
+    }
+
+    #[test]
+    fn work_is_waited_for_if_it_ends_by_itself_before_the_drain_timeout() {
+        for (case, launched, ended, wait) in [
+            ("by itself", None, 70, 70),
+            ("by a later launch", Some(60), 70, 0),
+            ("beyond the timeout", None, 24 + 200, 0),
+        ] {
+            assert_eq!(wait_ms(&overrun(launched, ended)), wait, "{case}");
+        }
+    }
+
+    #[test]
+    fn earlier_end_is_remembered_and_forgotten_after_short_work() {
+        let mut tenant = overrun(None, 70);
         turn(&mut tenant, 44, Cause::Spent);
         assert_eq!(wait_ms(&tenant), 69);
         (0..20).for_each(|_| turn(&mut tenant, 0, Cause::Spent));
@@ -113,27 +129,8 @@ mod tests {
     }
 
     #[test]
-    fn work_that_a_later_launch_ended_is_not_waited_for() {
-        let mut tenant = tenant();
-        turn(&mut tenant, 24, Cause::Overrun);
-        tenant.active = at(60);
-        tenant.learn_overrun(at(70), &TUNING);
-        assert_eq!(wait_ms(&tenant), 0);
-    }
-
-    #[test]
-    fn work_beyond_the_drain_timeout_is_not_waited_for() {
-        let mut tenant = tenant();
-        turn(&mut tenant, 24, Cause::Overrun);
-        tenant.learn_overrun(at(24 + 200), &TUNING);
-        assert_eq!(wait_ms(&tenant), 0);
-    }
-
-    #[test]
     fn container_waited_for_in_vain_is_not_waited_for_again_at_once() {
-        let mut tenant = tenant();
-        turn(&mut tenant, 24, Cause::Overrun);
-        tenant.learn_overrun(at(70), &TUNING);
+        let mut tenant = overrun(None, 70);
         turn(&mut tenant, 70, Cause::Overrun);
         tenant.learn_overrun(at(90), &TUNING);
         assert_eq!(wait_ms(&tenant), 0);
@@ -147,9 +144,7 @@ mod tests {
 
     #[test]
     fn interrupted_drain_is_waited_for_again() {
-        let mut tenant = tenant();
-        turn(&mut tenant, 24, Cause::Overrun);
-        tenant.learn_overrun(at(70), &TUNING);
+        let mut tenant = overrun(None, 70);
         // A container of high priority interrupted the drain.
         turn(&mut tenant, 25, Cause::Overrun);
         assert_eq!(wait_ms(&tenant), 70);

@@ -119,6 +119,14 @@ pub(super) fn see(tenant: &mut Tenant, now: Nanos, reports: &[TenantReport]) {
     tenant.see(now, &observation(reports), &Tuning::DEFAULT);
 }
 
+/// Runs a background step at `to`, with the last one at `from`, in milliseconds. All containers
+/// compute; the first one has reported `used` more.
+pub(super) fn observe(gpu: &mut Gpu, from: u64, to: u64, used: Nanos) {
+    gpu.queue.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
+    gpu.queue[0].account.reported = gpu.queue[0].account.reported + used;
+    gpu.update_background(NOW + ms(from), NOW + ms(to));
+}
+
 pub(super) fn closed(held_us: u64, handed: bool) -> Closed {
     let start = Nanos::from_millis(1000);
     Closed {

@@ -100,17 +100,14 @@ mod tests {
     }
 
     #[test]
-    fn credit_grows_by_the_share_of_all_time() {
-        let mut gpu = fixed(&[30, 50]);
-        gpu.accrue(NOW, NOW + ms(10));
-        assert_eq!(balances(&gpu), [3 * MS, 5 * MS]);
-    }
-
-    #[test]
-    fn shares_beyond_the_whole_gpu_are_kept_in_proportion() {
-        let mut gpu = fixed(&[80, 80, 40]);
-        gpu.accrue(NOW, NOW + ms(10));
-        assert_eq!(balances(&gpu), [4 * MS, 4 * MS, 2 * MS]);
+    fn credit_grows_by_the_share_of_all_time_and_in_proportion_beyond_the_whole_gpu() {
+        for (shares, credits) in
+            [(&[30, 50][..], &[3 * MS, 5 * MS][..]), (&[80, 80, 40], &[4 * MS, 4 * MS, 2 * MS])]
+        {
+            let mut gpu = fixed(shares);
+            gpu.accrue(NOW, NOW + ms(10));
+            assert_eq!(balances(&gpu), credits, "{shares:?}");
+        }
     }
 
     #[test]

@@ -141,7 +141,7 @@ impl Gpu {
 mod tests {
     use super::*;
     use crate::background::Background;
-    use crate::fixture::{NOW, busy, give_turn, ms, report, see, us};
+    use crate::fixture::{NOW, busy, give_turn, ms, observe, report, see, us};
     use crate::policy::Policy;
     use crate::report::TenantReport;
 
@@ -168,14 +168,6 @@ mod tests {
     /// Returns whether the first container shares turns, if it runs beside them at all.
     fn shares(gpu: &Gpu) -> Option<bool> {
         Some(matches!(background(gpu)?.why, Why::HostBound(_)))
-    }
-
-    /// Runs a step at `to`, with the last one at `from`, in milliseconds. Both containers compute;
-    /// the first has reported `used` more.
-    fn observe(gpu: &mut Gpu, from: u64, to: u64, used: Nanos) {
-        gpu.queue.iter_mut().for_each(|tenant| tenant.active = NOW + ms(to));
-        gpu.queue[0].account.reported = gpu.queue[0].account.reported + used;
-        gpu.update_background(NOW + ms(from), NOW + ms(to));
     }
 
     /// Makes a host-bound container that shares the turns of another one.

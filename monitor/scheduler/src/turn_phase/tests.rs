@@ -82,15 +82,15 @@ fn others_idle(gpu: &mut Gpu) {
 #[test]
 fn turn_of_a_container_without_a_process_is_over() {
     let now = NOW + us(300);
-    let mut gpu = taken(FAIR);
-    gpu.queue[0].processes.clear();
-    assert_eq!(decide(&gpu, now), Over(now, Cause::Gone));
-    let mut gpu = taken(FAIR);
-    gpu.queue[0].presence = Presence::default();
-    assert_eq!(decide(&gpu, now), Over(now, Cause::Gone));
-    let mut gpu = taken(FAIR);
-    gpu.queue.remove(0);
-    assert_eq!(decide(&gpu, now), Over(now, Cause::Gone));
+    let decided = |change: fn(&mut Gpu)| {
+        let mut gpu = taken(FAIR);
+        change(&mut gpu);
+        decide(&gpu, now)
+    };
+    let over = Over(now, Cause::Gone);
+    assert_eq!(decided(|gpu| gpu.queue[0].processes.clear()), over);
+    assert_eq!(decided(|gpu| gpu.queue[0].presence = Presence::default()), over);
+    assert_eq!(decided(|gpu| _ = gpu.queue.remove(0)), over);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use cgpu_shm::grant::TurnState;
 
 use crate::harness::{Harness, SECOND, share_error, utilisation};
 use crate::process::{Load, MS, US};
-use crate::{FAIR, Parts, SATURATING, WEIGHTED};
+use crate::{FAIR, Parts, SATURATING, WEIGHTED, check_misreporting};
 
 const SOFT: Policy = Policy::Soft;
 
@@ -136,13 +136,8 @@ fn idle_fixed_share_stays_idle_and_saves_little_credit() {
 #[test]
 fn misreporting_tenant_has_its_fixed_share_and_no_more() {
     for (name, forge) in crate::FORGERIES {
-        let mut harness = harness(&[30, 50], &[SATURATING, SATURATING]);
-        harness.containers[0].forge = Some(forge);
-        harness.run_for(SECOND);
-        let parts = harness.run_and_measure(3 * SECOND).map_parts(3 * SECOND);
-        println!("{name}: {parts:.2?}");
-        assert!(parts[0] <= 31.5, "{name}: the misreporting tenant has {:.1} %", parts[0]);
-        assert!(parts[1] >= 48.5, "{name}: the neighbour has {:.1} %", parts[1]);
+        let harness = harness(&[30, 50], &[SATURATING, SATURATING]);
+        check_misreporting(harness, (name, forge), 3 * SECOND, [31.5, 48.5]);
     }
 }
 
@@ -198,12 +193,8 @@ fn soft_is_at_least_a_turn_less_a_tenth_and_wastes_less() {
 #[test]
 fn misreporting_tenant_gains_little_where_neighbours_may_overlap() {
     for (name, forge) in crate::FORGERIES {
-        let mut harness = Harness::new(SOFT, &[(1, SATURATING), (1, SATURATING)]);
-        harness.containers[0].forge = Some(forge);
-        harness.run_for(SECOND);
-        let parts = harness.run_and_measure(3 * SECOND).map_parts(3 * SECOND);
-        println!("{name}: {parts:.2?}");
-        assert!(parts[1] >= 45.0, "{name}: the neighbour has {:.1} %", parts[1]);
+        let harness = Harness::new(SOFT, &[(1, SATURATING), (1, SATURATING)]);
+        check_misreporting(harness, (name, forge), 3 * SECOND, [100.0, 45.0]);
     }
 }
 
