@@ -56,6 +56,17 @@ fn observe_all(
     events
 }
 
+/// Takes observations of a process of the container, which holds what `held` says.
+fn observe_one(
+    watcher: &mut Watcher,
+    seconds: std::ops::Range<u64>,
+    held: impl Fn(u64) -> u64,
+    limit: impl Fn(u64) -> u64,
+) -> Vec<(u64, String)> {
+    let seen = |at| vec![seen(1, Some(A), Shim::Bound, held(at))];
+    observe_all(watcher, BOTH, seconds.map(|at| (at, seen(at), limit(at))))
+}
+
 fn texts(events: &[(u64, String)]) -> Vec<(u64, &str)> {
     events.iter().map(|(at, what)| (*at, what.as_str())).collect()
 }
@@ -169,81 +180,61 @@ fn largest_process_of_a_container_over_its_limit_is_reported() {
     );
 }
 
+/// One process whose memory changes, in a container with a limit of 1000 and a margin of 100.
 #[test]
-fn process_within_the_margin_is_reported_and_not_ended() {
-    let mut watcher = Watcher::default();
-    let events = observe_all(
-        &mut watcher,
-        BOTH,
-        (0..20).map(|at| {
-            (at, vec![seen(1, Some(A), Shim::Bound, if at == 0 { 1000 } else { 1100 })], 1000)
-        }),
-    );
-    assert_eq!(texts(&events), [(2, "found 1 over_limit")]);
+fn process_is_ended_only_while_it_is_beyond_the_margin() {
+    let start = (2, "found 1 over_limit");
+    let within: fn(u64) -> u64 = |at| if at == 0 { 1000 } else { 1100 };
+    for (case, seconds, held, expected) in [
+        ("within the margin", 20, within, &[start][..]),
+        (
+            "the delay counts from the margin, not from the limit",
+            16,
+            |at| if at == 0 { 900 } else { 1050 + 100 * u64::from(at >= 10) },
+            &[start, (13, "Term 1 over_limit")],
+        ),
+        (
+            "back within the margin from second 5, beyond it from second 30: not killed",
+            36,
+            |at| match at {
+                0 => 900,
+                1..=4 | 30.. => 1200,
+                _ => 1050,
+            },
+            &[start, (4, "Term 1 over_limit"), (33, "Term 1 over_limit")],
+        ),
+        (
+            "one quiet observation of four does not start the grace period anew",
+            20,
+            |at| match at {
+                0 => 900,
+                at if at % 4 == 0 => 1050,
+                _ => 1200,
+            },
+            &[start, (6, "Term 1 over_limit"), (17, "Kill 1 over_limit")],
+        ),
+    ] {
+        let events = observe_one(&mut Watcher::default(), 0..seconds, held, |_| 1000);
+        assert_eq!(texts(&events), expected, "{case}");
+    }
 }
 
 #[test]
 fn lowered_limit_does_not_end_existing_processes() {
     let mut watcher = Watcher::default();
     let limit = |at| if at < 3 { 1000 } else { 500 };
-    let events = observe_all(
-        &mut watcher,
-        BOTH,
-        (0..20).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, 900)], limit(at))),
-    );
+    let events = observe_one(&mut watcher, 0..20, |_| 900, limit);
     assert_eq!(texts(&events), [(4, "found 1 over_limit")]);
     // It may not hold more than it was ever allowed. Once within its limit again, it may not exceed
     // that.
-    let events = observe_all(
-        &mut watcher,
-        BOTH,
-        (20..24).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, 1200)], 500)),
-    );
+    let events = observe_one(&mut watcher, 20..24, |_| 1200, limit);
     assert_eq!(texts(&events), [(23, "Term 1 over_limit")]);
     let mut watcher = Watcher::default();
     let held = |at| if (5..8).contains(&at) { 400 } else { 900 };
-    let events = observe_all(
-        &mut watcher,
-        BOTH,
-        (0..13).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, held(at))], limit(at))),
-    );
+    let events = observe_one(&mut watcher, 0..13, held, limit);
     assert_eq!(
         texts(&events),
         [(4, "found 1 over_limit"), (9, "found 1 over_limit"), (11, "Term 1 over_limit")]
-    );
-}
-
-/// The delay does not start before the use exceeds limit and margin.
-#[test]
-fn term_delay_counts_from_the_margin() {
-    let mut watcher = Watcher::default();
-    let held = |at| if at == 0 { 900 } else { 1050 + 100 * u64::from(at >= 10) };
-    let events = observe_all(
-        &mut watcher,
-        BOTH,
-        (0..16).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, held(at))], 1000)),
-    );
-    assert_eq!(texts(&events), [(2, "found 1 over_limit"), (13, "Term 1 over_limit")]);
-}
-
-#[test]
-fn process_back_within_its_limit_is_not_killed() {
-    let mut watcher = Watcher::default();
-    // From second 5 it is within the margin, though over the limit; from 30 it is beyond the
-    // margin.
-    let held = |at| match at {
-        0 => 900,
-        1..=4 | 30.. => 1200,
-        _ => 1050,
-    };
-    let events = observe_all(
-        &mut watcher,
-        BOTH,
-        (0..36).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, held(at))], 1000)),
-    );
-    assert_eq!(
-        texts(&events),
-        [(2, "found 1 over_limit"), (4, "Term 1 over_limit"), (33, "Term 1 over_limit")]
     );
 }
 
@@ -375,6 +366,13 @@ fn findings_are_transferred_to_a_successor() {
     assert_eq!(serde_json::from_str::<WatcherState>("{}").unwrap(), WatcherState::default());
 }
 
+fn without_cause(event: Event) -> String {
+    match event {
+        Event::Found(finding) => format!("found {}", finding.id.pid),
+        Event::End(order) => format!("{:?} {}", order.signal, order.id.pid),
+    }
+}
+
 /// Observations of a monitor that has just started: it does not know the container's process before
 /// second `found_at`, though that holds 900 all the time. Its search ends at `searched_at`.
 fn observe_late(
@@ -388,10 +386,8 @@ fn observe_late(
         let owner = (second >= found_at).then_some(A);
         let mut observation = observation(second, vec![seen(5, owner, Shim::Bound, 900)], 9);
         observation.unsure.extend((second < searched_at).then_some(A));
-        events.extend(watcher.take(&observation, BOTH).into_iter().map(|event| match event {
-            Event::Found(finding) => (second, format!("found {}", finding.id.pid)),
-            Event::End(order) => (second, format!("{:?} {}", order.signal, order.id.pid)),
-        }));
+        let taken = watcher.take(&observation, BOTH);
+        events.extend(taken.into_iter().map(|event| (second, without_cause(event))));
     }
     events
 }
@@ -422,10 +418,8 @@ fn blocks(
     for second in 0..20 {
         let mut seen = observation(second, vec![seen(5, Some(A), Shim::Bound, held(second))], 1000);
         seen.fresh.extend(fresh.then_some(A));
-        events.extend(watcher.take(&seen, rules).into_iter().map(|event| match event {
-            Event::Found(finding) => (second, format!("found {}", finding.id.pid)),
-            Event::End(order) => (second, format!("{:?} {}", order.signal, order.id.pid)),
-        }));
+        let taken = watcher.take(&seen, rules);
+        events.extend(taken.into_iter().map(|event| (second, without_cause(event))));
         blocked.extend(watcher.blocked(rules).contains(&A).then_some(second));
     }
     (blocked, events)
@@ -515,26 +509,6 @@ fn each_further_process_adds_a_quarter_of_the_margin() {
         let events = observe_all(&mut watcher, BOTH, (0..10).map(|at| (at, all(at), 1000)));
         assert_eq!(texts(&events), expected, "{held}");
     }
-}
-
-#[test]
-fn one_quiet_observation_does_not_start_the_grace_period_anew() {
-    let mut watcher = Watcher::default();
-    // Every fourth observation is within limit and margin.
-    let held = |at| match at {
-        0 => 900,
-        at if at % 4 == 0 => 1050,
-        _ => 1200,
-    };
-    let events = observe_all(
-        &mut watcher,
-        BOTH,
-        (0..20).map(|at| (at, vec![seen(1, Some(A), Shim::Bound, held(at))], 1000)),
-    );
-    assert_eq!(
-        texts(&events),
-        [(2, "found 1 over_limit"), (6, "Term 1 over_limit"), (17, "Kill 1 over_limit")]
-    );
 }
 
 #[test]
