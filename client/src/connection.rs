@@ -307,11 +307,16 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(20);
 
-    #[test]
-    fn monitor_that_accepts_nothing_times_out_at_connect() {
+    fn listen() -> (tempfile::TempDir, PathBuf, UnixListener) {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("monitor.sock");
         let listener = UnixListener::bind(&socket).unwrap();
+        (folder, socket, listener)
+    }
+
+    #[test]
+    fn monitor_that_accepts_nothing_times_out_at_connect() {
+        let (_folder, socket, listener) = listen();
         net::listen(&listener, 0).unwrap();
         let mut connected = Vec::new();
         let failure = loop {
@@ -325,9 +330,7 @@ mod tests {
 
     #[test]
     fn monitor_that_answers_nothing_times_out_at_the_reply() {
-        let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("monitor.sock");
-        let _listener = UnixListener::bind(&socket).unwrap();
+        let (_folder, socket, _listener) = listen();
         let failure = Client::connect_within(&socket, SHORT).unwrap().get("version").unwrap_err();
         assert!(failure.is_timeout(), "{failure}");
     }
@@ -340,9 +343,7 @@ mod tests {
 
     #[test]
     fn refusal_of_the_connection_is_reported_though_it_is_closed() {
-        let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("monitor.sock");
-        let listener = UnixListener::bind(&socket).unwrap();
+        let (_folder, socket, listener) = listen();
         let mut client = Client::connect(&socket).unwrap();
         let reply = Reply::Refused(Refusal::new(Errno::EBUSY, "Too many connections."));
         let mut line = serde_json::to_vec(&reply).unwrap();
