@@ -64,31 +64,21 @@ const CGPU_UNIT: &str = "CGPU_MEM_UNIT";
 
 #[test]
 fn limits_follow_the_named_gpus() {
-    assert_eq!(
-        limits(&[(MEM, "3,4"), (VISIBLE, "2,0")], &four()),
-        Some(vec![(2, 3072), (0, 4096)])
-    );
-    assert_eq!(limits(&[(MEM, "3"), (VISIBLE, "1")], &four()), Some(vec![(1, 3072)]));
-    assert_eq!(
-        limits(&[(MEM, "3"), (VISIBLE, "all")], &four()).map(|limits| limits.len()),
-        Some(4)
-    );
-    // Without the variable the container may get any GPU, so each has a limit.
-    assert_eq!(limits(&[(MEM, "3")], &four()).map(|limits| limits.len()), Some(4));
-    assert_eq!(
-        limits(&[(MEM, "3"), (VISIBLE, "void")], &four()).map(|limits| limits.len()),
-        Some(4)
-    );
-    assert_eq!(
-        limits(&[(MEM, "3"), (VISIBLE, "0,1,2"), (SLICED, "2")], &four()),
-        Some(vec![(2, 3072)])
-    );
-    assert_eq!(
-        limits(&[(MEM, "3,5,7"), (VISIBLE, "0,1,2"), (SLICED, "1")], &four()),
-        Some(vec![(1, 5120)])
-    );
-    assert_eq!(limits(&[(MEM, "3"), (SLICED, "none")], &four()), None);
-    assert_eq!(limits(&[(MEM, "3"), ("CGPU_DISABLE", "1")], &four()), None);
+    let each = [0, 1, 2, 3].map(|number| (number, 3072));
+    for (variables, expected) in [
+        (&[(MEM, "3,4"), (VISIBLE, "2,0")][..], Some(&[(2, 3072), (0, 4096)][..])),
+        (&[(MEM, "3"), (VISIBLE, "1")], Some(&[(1, 3072)])),
+        (&[(MEM, "3"), (VISIBLE, "all")], Some(&each)),
+        // Without the variable the container may get any GPU, so each has a limit.
+        (&[(MEM, "3")], Some(&each)),
+        (&[(MEM, "3"), (VISIBLE, "void")], Some(&each)),
+        (&[(MEM, "3"), (VISIBLE, "0,1,2"), (SLICED, "2")], Some(&[(2, 3072)])),
+        (&[(MEM, "3,5,7"), (VISIBLE, "0,1,2"), (SLICED, "1")], Some(&[(1, 5120)])),
+        (&[(MEM, "3"), (SLICED, "none")], None),
+        (&[(MEM, "3"), ("CGPU_DISABLE", "1")], None),
+    ] {
+        assert_eq!(limits(variables, &four()).as_deref(), expected, "{variables:?}");
+    }
 }
 
 #[test]
