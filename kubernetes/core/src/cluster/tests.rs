@@ -17,6 +17,16 @@ fn claimed(cluster: &Cluster, pod: &Pod, name: &str, now: u64) -> Pod {
     pod
 }
 
+/// Makes a cluster with a node of 14 units and a waiting pod. Returns the pod with a claim for 8 of
+/// them since time 5, which is not applied yet.
+fn with_claim() -> (Cluster, Pod) {
+    let mut cluster = Cluster::new(Dialects::default());
+    let waiting = sharing("a", 8);
+    cluster.replace([&node("n", "GiB", &[15109])], [&waiting]);
+    let pod = claimed(&cluster, &waiting, "n", 5);
+    (cluster, pod)
+}
+
 #[test]
 fn events_of_any_kind_leave_the_accounting_of_a_list() {
     let mut cluster = Cluster::new(Dialects::default());
@@ -57,9 +67,7 @@ fn events_of_any_kind_leave_the_accounting_of_a_list() {
 
 #[test]
 fn unbound_claim_becomes_stale() {
-    let mut cluster = Cluster::new(Dialects::default());
-    cluster.replace([&node("n", "GiB", &[15109])], [&sharing("a", 8)]);
-    let pod = claimed(&cluster, &sharing("a", 8), "n", 5);
+    let (mut cluster, pod) = with_claim();
     cluster.apply_pod(&pod);
     assert_eq!(cluster.stale(6).count(), 0);
     assert_eq!(cluster.stale(6 + CLAIM_TIMEOUT_NANOS).count(), 1);
@@ -77,10 +85,8 @@ fn unbound_claim_becomes_stale() {
 /// A claim of a deleted pod would never be withdrawn.
 #[test]
 fn late_event_does_not_restore_a_deleted_pod() {
-    let (here, waiting) = (node("n", "GiB", &[15109]), sharing("a", 8));
-    let mut cluster = Cluster::new(Dialects::default());
-    cluster.replace([&here], [&waiting]);
-    let pod = claimed(&cluster, &waiting, "n", 5);
+    let here = node("n", "GiB", &[15109]);
+    let (mut cluster, pod) = with_claim();
     cluster.apply_pod(&pod);
     // Deleted while no watch was open: the list lacks it.
     cluster.replace([&here], []);
@@ -107,9 +113,7 @@ fn late_event_does_not_restore_a_deleted_pod() {
 #[test]
 fn late_event_does_not_restore_an_ended_pod() {
     let here = node("n", "GiB", &[15109]);
-    let mut cluster = Cluster::new(Dialects::default());
-    cluster.replace([&here], [&sharing("a", 8)]);
-    let pod = claimed(&cluster, &sharing("a", 8), "n", 5);
+    let (mut cluster, pod) = with_claim();
     for phase in ["Succeeded", "Failed"] {
         let mut done = pod.clone();
         done.status.phase = phase.into();
@@ -173,9 +177,8 @@ fn list_keeps_pods_newer_than_itself() {
 
 #[test]
 fn list_of_nodes_leaves_pods() {
-    let mut cluster = Cluster::new(Dialects::default());
-    cluster.replace([&node("n", "GiB", &[15109])], [&sharing("a", 8)]);
-    cluster.apply_pod(&claimed(&cluster, &sharing("a", 8), "n", 5));
+    let (mut cluster, pod) = with_claim();
+    cluster.apply_pod(&pod);
     cluster.replace_nodes([NodeGpus::of(&node("m", "GiB", &[15109]))]);
     assert!(cluster.node("n").is_none() && cluster.is_valid());
     cluster.replace_nodes([NodeGpus::of(&node("n", "GiB", &[15109, 15109]))]);
