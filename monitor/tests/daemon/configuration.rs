@@ -9,7 +9,7 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Signal;
 
 use super::fake_container::{Process, uuid};
-use super::monitor::{Monitor, eventually};
+use super::monitor::{self, Monitor, eventually};
 use super::{Fixture, errno, registration, status};
 
 #[test]
@@ -108,20 +108,20 @@ fn setting_survives_a_kill_right_after_it() {
     }
 }
 
+/// Starts a monitor that must refuse this configuration; returns what it writes to stderr.
+fn refused_start(fixture: &Fixture, config: &Path) -> String {
+    let output = monitor::command(fixture.root(), config).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    stderr
+}
+
 #[test]
 fn invalid_configuration_stops_the_start_and_names_its_line() {
     let fixture = Fixture::new();
     let config = fixture.root().join("monitor.toml");
     fs::write(&config, "tree = \"none\"\n\n[gpu.0]\nmax_inst = 30\n").unwrap();
-    let output = std::process::Command::new("timeout")
-        .args(["60", env!("CARGO_BIN_EXE_cgpu-monitor"), "--root"])
-        .arg(fixture.root())
-        .arg("--config")
-        .arg(&config)
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stderr = refused_start(&fixture, &config);
     assert!(
         stderr.contains("monitor.toml, line 4: max_inst: expected 1 to 25, found 30"),
         "{stderr}"
@@ -195,15 +195,7 @@ fn fifo_in_place_of_the_configuration_is_refused() {
         monitor.signal(Signal::HUP);
         monitor.client().get("default_memsize").unwrap() == "78"
     });
-    let output = std::process::Command::new("timeout")
-        .args(["60", env!("CARGO_BIN_EXE_cgpu-monitor"), "--root"])
-        .arg(fixture.root())
-        .arg("--config")
-        .arg(fixture.root().join("fifo"))
-        .output()
-        .unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    let stderr = refused_start(&fixture, &fixture.root().join("fifo"));
     assert!(stderr.contains("fifo: expected a regular file, found a FIFO"), "{stderr}");
 }
 

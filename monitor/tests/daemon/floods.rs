@@ -16,8 +16,9 @@ use cgpu_shm::atomic::{AtomicBool, Ordering};
 use cgpu_shm::clock::{Clock, Monotonic};
 use cgpu_shm::futex;
 use cgpu_shm::gpus::Gpu;
+use cgpu_shm::liveness::LivenessLock;
 use cgpu_shm::region::Region;
-use cgpu_shm::slots::SlotOwner;
+use cgpu_shm::slots::{Claim, SlotOwner};
 use cgpu_shm::units::{Bytes, DeviceIndex, SlotIndex};
 use cgpu_shm::uuid::Uuid;
 use rustix::fs::{Gid, OFlags, Uid};
@@ -135,14 +136,19 @@ fn doorbell(target: &Target) -> io::Result<Step> {
     Ok(Box::new(move || drop(pipe.write(&[1; 4096]))))
 }
 
-/// Claims all slots, reports numbers at random, and rings as often as the monitor requests it.
-fn notifications(target: &Target) -> io::Result<Step> {
+fn claim_all(target: &Target) -> io::Result<(Region, Vec<Claim<LivenessLock>>)> {
     let region = Region::open(&target.container).map_err(io::Error::other)?;
     let owner = SlotOwner { pid: std::process::id(), comm: b"flood" };
     let mut claims = Vec::new();
     while let Some(claim) = region.claim(owner, Monotonic.now(), true)? {
         claims.push(claim);
     }
+    Ok((region, claims))
+}
+
+/// Claims all slots, reports numbers at random, and rings as often as the monitor requests it.
+fn notifications(target: &Target) -> io::Result<Step> {
+    let (region, claims) = claim_all(target)?;
     let gpu = register(&region, claims.first().map(|claim| claim.slot), target.gpu)?;
     let mut pipe = open(&target.container.join("doorbell"))?;
     let (mut random, mut slot) = (1_u64, 0);
@@ -228,12 +234,7 @@ fn sizes(target: &Target) -> io::Result<Step> {
 /// Leaves all slots claimed without a process, and splits a lock of the file into so many that each
 /// query whether such a slot is locked takes long.
 fn locks(target: &Target) -> io::Result<Step> {
-    let region = Region::open(&target.container).map_err(io::Error::other)?;
-    let owner = SlotOwner { pid: std::process::id(), comm: b"flood" };
-    let mut claims = Vec::new();
-    while let Some(claim) = region.claim(owner, Monotonic.now(), true)? {
-        claims.push(claim);
-    }
+    let (_region, claims) = claim_all(target)?;
     drop(claims);
     let file = open(&target.container.join("use"))?;
     // Beyond the slots' own bytes. From the end, where a split walks over no other one.

@@ -80,6 +80,20 @@ fn find(status: &Status, id: &str) -> ContainerStatus {
     status.containers.iter().find(|container| container.id == id).unwrap().clone()
 }
 
+/// Waits until two containers want the GPU.
+fn await_contention(monitor: &Monitor) {
+    eventually("a contended GPU", || {
+        status(monitor).gpus.first().is_some_and(|gpu| gpu.sharing == Sharing::Contended)
+    });
+}
+
+/// Waits until each container has a GPU.
+fn await_containers(monitor: &Monitor) {
+    eventually("both containers", || {
+        status(monitor).containers.iter().all(|one| !one.gpus.is_empty())
+    });
+}
+
 fn errno(result: Result<impl std::fmt::Debug, cgpu_client::connection::Failure>) -> Errno {
     result.unwrap_err().errno().unwrap()
 }
@@ -393,7 +407,7 @@ fn two_busy_containers_take_turns() {
     client.set("0/policy", "2").unwrap();
     client.set("0/work_conserving", "1").unwrap();
     let (one, two) = (FakeContainer::start(one), FakeContainer::start(two));
-    eventually("a contended GPU", || status(&monitor).gpus[0].sharing == Sharing::Contended);
+    await_contention(&monitor);
     let (cpu, sleeps) = (monitor.cpu(), monitor.sleeps());
     sleep(Duration::from_secs(3));
     let (spent, sleeps) = (monitor.cpu() - cpu, (monitor.sleeps() - sleeps) / 3);
@@ -429,10 +443,7 @@ fn gpu_is_shared_without_doorbells() {
     let monitor = Monitor::start(fixture.root());
     let one = FakeContainer::start(Process::start(&a, 1, Bytes::ZERO));
     let two = FakeContainer::start(Process::start(&b, 1, Bytes::ZERO));
-    eventually("a contended GPU", || {
-        let gpus = status(&monitor).gpus;
-        gpus.first().is_some_and(|gpu| gpu.sharing == Sharing::Contended)
-    });
+    await_contention(&monitor);
     eventually("time for both", || {
         one.held() > Nanos::from_millis(50) && two.held() > Nanos::from_millis(50)
     });
@@ -446,28 +457,19 @@ fn regions_of_a_killed_monitor_are_adopted_by_the_next() {
     let mut monitor = Monitor::start(fixture.root());
     let observer = Process::start(&a, 1, Bytes::ZERO);
     let heartbeat = Heartbeat::default();
-    eventually("a heartbeat", || {
-        heartbeat.observe(observer.region.grant(), now()) == Liveness::Lives
-    });
+    let seen = || heartbeat.observe(observer.region.grant(), now());
+    eventually("a heartbeat", || seen() == Liveness::Lives);
     let one = FakeContainer::start(Process::start(&a, 1, Bytes::ZERO));
     let two = FakeContainer::start(Process::start(&b, 1, Bytes::ZERO));
-    eventually("a contended GPU", || {
-        status(&monitor).gpus.first().is_some_and(|gpu| gpu.sharing == Sharing::Contended)
-    });
+    await_contention(&monitor);
     let turn = observer.region.grant().turn(observer.gpu);
     monitor.kill();
     let killed = now();
-    eventually("a stale heartbeat", || {
-        heartbeat.observe(observer.region.grant(), now()) == Liveness::Stale
-    });
+    eventually("a stale heartbeat", || seen() == Liveness::Stale);
     assert!(now() - killed >= STALE - Nanos::from_millis(250));
     let monitor = Monitor::start(fixture.root());
-    eventually("a heartbeat", || {
-        heartbeat.observe(observer.region.grant(), now()) == Liveness::Lives
-    });
-    eventually("a contended GPU", || {
-        status(&monitor).gpus.first().is_some_and(|gpu| gpu.sharing == Sharing::Contended)
-    });
+    eventually("a heartbeat", || seen() == Liveness::Lives);
+    await_contention(&monitor);
     assert!(observer.region.grant().turn(observer.gpu).epoch() > turn.epoch(), "epochs only grow");
     let before = (one.held(), two.held());
     eventually("time for both", || {
@@ -486,9 +488,7 @@ fn stopped_monitor_leaves_the_gates_open() {
         FakeContainer::start(Process::start(&a, 1, Bytes::ZERO)),
         FakeContainer::start(Process::start(&b, 1, Bytes::ZERO)),
     );
-    eventually("a contended GPU", || {
-        status(&monitor).gpus.first().is_some_and(|gpu| gpu.sharing == Sharing::Contended)
-    });
+    await_contention(&monitor);
     let gate = observer.region.grant().gate();
     assert!(monitor.terminate());
     assert_eq!(observer.region.grant().turn(observer.gpu).state(), TurnState::Open);
@@ -523,9 +523,7 @@ fn hostile_files_affect_no_other_container() {
     let monitor = Monitor::start(fixture.root());
     let honest = FakeContainer::start(Process::start(&good, 1, Bytes::ZERO));
     let misreporting = Process::start(&bad, 1, Bytes::ZERO);
-    eventually("both containers", || {
-        status(&monitor).containers.iter().all(|one| !one.gpus.is_empty())
-    });
+    await_containers(&monitor);
     let file = fs::OpenOptions::new().write(true).open(bad.join("use")).unwrap();
     let size = file.metadata().unwrap().len();
     let check = |what: &str| {
@@ -571,9 +569,7 @@ fn truncated_grant_page_affects_no_other_container() {
     let monitor = Monitor::start(fixture.root());
     let honest = FakeContainer::start(Process::start(&good, 1, Bytes::ZERO));
     let _other = Process::start(&bad, 1, Bytes::ZERO);
-    eventually("both containers", || {
-        status(&monitor).containers.iter().all(|one| !one.gpus.is_empty())
-    });
+    await_containers(&monitor);
     let pid = status(&monitor).pid;
     let file = fs::OpenOptions::new().write(true).open(bad.join("grant")).unwrap();
     file.set_len(0).unwrap();

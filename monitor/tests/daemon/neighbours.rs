@@ -163,9 +163,7 @@ fn endure(name: &str, fault: &str) {
     let monitor = Monitor::start_with(fixture.root(), &configuration);
     let honest = FakeContainer::start(Process::start(&quiet, 1, Bytes::ZERO));
     let other = Process::start(&noisy, 1, Bytes::ZERO);
-    eventually("both containers", || {
-        status(&monitor).containers.iter().all(|one| !one.gpus.is_empty())
-    });
+    await_containers(&monitor);
     let target = floods::Target {
         root: fixture.root().to_owned(),
         container: noisy,
