@@ -365,14 +365,15 @@ fn findings_are_reported_as_json() {
 
 #[test]
 fn missing_pod_or_node_is_an_error() {
-    let scope = Scope { pod: Some("x"), namespace: Some("test"), node: None };
-    let error =
-        diagnose(&Cluster::healthy().facts(), &scope, &mut Findings::default()).unwrap_err();
-    assert_eq!(error.to_string(), "pods \"x\" not found in namespace \"test\"");
-    let scope = Scope { pod: None, namespace: None, node: Some("x") };
-    let error =
-        diagnose(&Cluster::healthy().facts(), &scope, &mut Findings::default()).unwrap_err();
-    assert_eq!(error.to_string(), "nodes \"x\" not found");
+    let pod = Scope { pod: Some("x"), namespace: Some("test"), node: None };
+    let node = Scope { pod: None, namespace: None, node: Some("x") };
+    for (scope, message) in
+        [(pod, "pods \"x\" not found in namespace \"test\""), (node, "nodes \"x\" not found")]
+    {
+        let facts = Cluster::healthy().facts();
+        let error = diagnose(&facts, &scope, &mut Findings::default()).unwrap_err();
+        assert_eq!(error.to_string(), message);
+    }
 }
 
 #[test]
