@@ -12,7 +12,7 @@ use super::BLOCK;
 const FUNCTION: u64 = 64 << 10;
 
 /// A module.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Module {
     /// The context that it is loaded in.
     pub context: u32,
@@ -25,7 +25,7 @@ pub struct Module {
 }
 
 /// A library.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Library {
     /// Size of its variable in each context.
     pub bytes: u64,

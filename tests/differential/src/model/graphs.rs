@@ -196,29 +196,29 @@ impl Graphs {
         Self::work(&self.shape(graph), true) != Work::default()
     }
 
-    /// Returns the maximum that a launch can take.
+    /// Returns the minimum and the maximum of the bytes that a launch can take.
     #[must_use]
-    pub fn bound(&self, shape: &[Shape]) -> u64 {
+    pub fn launch_bytes(&self, shape: &[Shape]) -> (u64, u64) {
+        (self.fresh(shape).map(|memory| memory.bytes).sum(), self.bound(shape))
+    }
+
+    fn bound(&self, shape: &[Shape]) -> u64 {
         let all = Self::work(shape, true).allocates;
         all.iter().filter_map(|key| self.memory.get(key)).map(Memory::room).sum()
     }
 
-    /// Returns the requested bytes that a launch adds to what is allocated.
-    #[must_use]
-    pub fn fresh(&self, shape: &[Shape]) -> u64 {
+    /// Returns the memory that a launch adds to what is allocated.
+    fn fresh(&self, shape: &[Shape]) -> impl Iterator<Item = &Memory> {
         let done = Self::work(shape, false).allocates;
-        let fresh =
-            done.iter().filter_map(|key| self.memory.get(key)).filter(|memory| !memory.is_live);
-        fresh.map(|memory| memory.bytes).sum()
+        done.into_iter()
+            .filter_map(move |key| self.memory.get(&key))
+            .filter(|memory| !memory.is_live)
     }
 
-    /// Returns the bytes that those take on the GPU.
+    /// Returns the bytes that it takes on the GPU.
     #[must_use]
     pub fn fresh_rooms(&self, shape: &[Shape]) -> u64 {
-        let done = Self::work(shape, false).allocates;
-        let fresh =
-            done.iter().filter_map(|key| self.memory.get(key)).filter(|memory| !memory.is_live);
-        fresh.map(Memory::room).sum()
+        self.fresh(shape).map(Memory::room).sum()
     }
 
     /// Returns whether an executable graph can be launched: its allocations are free, and what it

@@ -90,26 +90,11 @@ impl Run<'_> {
                 }
             }
             Command::Allocate { context, key, bytes } => {
-                let charged = rounded(bytes);
-                self.granted_if_fits(charged, code)?;
-                if self.counts(code) {
-                    self.model.processes[index]
-                        .allocations
-                        .insert(key, Allocation { context, charged, exported: None });
-                }
+                self.judge_linear(index, (context, key, bytes), code)?;
             }
             Command::AllocatePitch { context, key, width, height } => {
-                // The driver chooses the pitch. After a refusal, the smallest possible pitch must
-                // not have fitted.
-                let pitch = if code == 0 { answer.pitch } else { width.next_multiple_of(512) };
-                ensure!(pitch >= width, "the pitch");
-                let charged = rounded(pitch * height);
-                self.granted_if_fits(charged, code)?;
-                if self.counts(code) {
-                    self.model.processes[index]
-                        .allocations
-                        .insert(key, Allocation { context, charged, exported: None });
-                }
+                let bytes = pitch(width, answer)? * height;
+                self.judge_linear(index, (context, key, bytes), code)?;
             }
             Command::Free { key } => {
                 ensure!(code == 0, "the free was refused");
@@ -118,8 +103,7 @@ impl Run<'_> {
             Command::FreeUnknown => ensure!(code != 0, "an unknown address was freed"),
             Command::PhysicalCreate { key, bytes, place, shared, tiles, .. } => {
                 let charged = if place == Place::Host { 0 } else { bytes };
-                self.granted_if_fits(charged, code)?;
-                if self.counts(code) {
+                if self.takes(charged, code)? {
                     let process = &mut self.model.processes[index];
                     let physical = Physical {
                         charged,
@@ -161,8 +145,7 @@ impl Run<'_> {
             | Command::FlatCreate { context, key, .. } => {
                 ensure!(answer.needed > 0, "the driver does not say what the array needs");
                 let charged = rounded(answer.needed);
-                self.granted_if_fits(charged, code)?;
-                if self.counts(code) {
+                if self.takes(charged, code)? {
                     let array = Allocation { context, charged, exported: None };
                     self.model.processes[index].arrays.insert(key, array);
                 }
@@ -309,12 +292,7 @@ impl Run<'_> {
             }
             Command::GraphLaunch { graph } => {
                 let graph = *self.model.processes[index].graphs.get(&graph).context("the graph")?;
-                self.granted_if(
-                    self.model.fits(graph.bound),
-                    !self.model.might_fit(graph.bytes),
-                    code,
-                )?;
-                self.counts(code);
+                self.takes_within((graph.bytes, graph.bound), code)?;
             }
             Command::GraphDestroy { graph } => {
                 ensure!(code == 0, "the graph was not destroyed");
@@ -347,6 +325,33 @@ impl Run<'_> {
             _ => self.judge_bound(index, command, answer)?,
         }
         Ok(())
+    }
+
+    /// Compares an allocation of linear memory; returns whether it was granted.
+    fn judge_linear(
+        &mut self,
+        index: usize,
+        (context, key, bytes): (u32, u32, u64),
+        code: i32,
+    ) -> Result<bool> {
+        let charged = rounded(bytes);
+        let is_granted = self.takes(charged, code)?;
+        if is_granted {
+            let allocation = Allocation { context, charged, exported: None };
+            self.model.processes[index].allocations.insert(key, allocation);
+        }
+        Ok(is_granted)
+    }
+
+    /// Compares and counts the answer of an allocation; returns whether it was granted.
+    fn takes(&mut self, bytes: u64, code: i32) -> Result<bool> {
+        self.takes_within((bytes, bytes), code)
+    }
+
+    /// Does the same where only the minimum and the maximum of the bytes are known.
+    fn takes_within(&mut self, (least, most): (u64, u64), code: i32) -> Result<bool> {
+        self.granted_if(self.model.fits(most), !self.model.might_fit(least), code)?;
+        Ok(self.counts(code))
     }
 
     fn granted_if_fits(&self, bytes: u64, code: i32) -> Result<()> {
@@ -436,4 +441,19 @@ impl Run<'_> {
         );
         Ok(())
     }
+}
+
+/// Returns the pitch, which the driver chooses. After a refusal, it is the smallest possible one,
+/// which must not have fitted.
+fn pitch(width: u64, answer: &Answer) -> Result<u64> {
+    let pitch = if answer.code == 0 { answer.pitch } else { width.next_multiple_of(512) };
+    ensure!(pitch >= width, "the pitch");
+    Ok(pitch)
+}
+
+/// Requires success exactly where the call can succeed.
+fn succeeds_if(can: bool, code: i32, what: &str) -> Result<()> {
+    let where_it = if can { "can succeed" } else { "must fail" };
+    ensure!((code == 0) == can, "{what}: answered {code} where it {where_it}");
+    Ok(())
 }

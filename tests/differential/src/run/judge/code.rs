@@ -1,7 +1,5 @@
 //! Code, which is loaded onto the GPU at its first use.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use anyhow::{Context, Result, ensure};
 
 use super::Run;
@@ -12,14 +10,8 @@ impl Run<'_> {
     pub(super) fn judge_code(&mut self, index: usize, step: &CodeStep, code: i32) -> Result<()> {
         match *step {
             CodeStep::Load { context, module, bytes, .. } => {
-                self.granted_if_fits(bytes, code)?;
-                if self.counts(code) {
-                    let made = Module {
-                        context,
-                        bytes,
-                        loaded: BTreeSet::new(),
-                        requested: BTreeSet::new(),
-                    };
+                if self.takes(bytes, code)? {
+                    let made = Module { context, bytes, ..Module::default() };
                     self.code(index).modules.insert(module, made);
                 }
             }
@@ -52,13 +44,7 @@ impl Run<'_> {
             }
             CodeStep::LoadLibrary { library, bytes } => {
                 ensure!(code == 0, "a library, which takes nothing, was not loaded");
-                let made = Library {
-                    bytes,
-                    contexts: BTreeMap::new(),
-                    loaded: BTreeSet::new(),
-                    fetched: BTreeSet::new(),
-                    requested: BTreeSet::new(),
-                };
+                let made = Library { bytes, ..Library::default() };
                 self.code(index).libraries.insert(library, made);
             }
             CodeStep::UnloadLibrary { library } => {
@@ -73,8 +59,7 @@ impl Run<'_> {
                     self.granted_if_under(is_fetched, code)?;
                 } else {
                     // A library that was loaded by a launch is charged from now on.
-                    self.granted_if_fits(bytes, code)?;
-                    self.counts(code);
+                    self.takes(bytes, code)?;
                 }
                 if code == 0 {
                     let its = self.library(index, library)?;

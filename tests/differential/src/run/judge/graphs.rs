@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{OUT_OF_MEMORY, Run};
+use super::{OUT_OF_MEMORY, Run, succeeds_if};
 use crate::command::{Answer, GraphStep, Maker, Mode, StreamKey};
 use crate::model::{BuiltGraph, Capture, Executable, Graphs, Node, rounded};
 
@@ -45,23 +45,13 @@ impl Run<'_> {
                 drawn.allocates(graph, key, bytes);
             }
             GraphStep::Free { graph, key, .. } => {
-                let can = drawn.can_free(graph, key);
-                ensure!(
-                    (code == 0) == can,
-                    "a node that {} free",
-                    if can { "may" } else { "must not" }
-                );
+                succeeds_if(drawn.can_free(graph, key), code, "a node that frees")?;
                 if code == 0 {
                     drawn.frees(graph, key);
                 }
             }
             GraphStep::Child { graph, child, moves, .. } => {
-                let can = moves || !drawn.has_memory(child);
-                ensure!(
-                    (code == 0) == can,
-                    "a child that {} be",
-                    if can { "may" } else { "must not" }
-                );
+                succeeds_if(moves || !drawn.has_memory(child), code, "a child")?;
                 if code != 0 {
                     return Ok(());
                 }
@@ -106,12 +96,12 @@ impl Run<'_> {
                 };
                 let shape = drawn.shape(graph);
                 if uploads {
-                    let (bound, fresh) = (drawn.bound(&shape), drawn.fresh(&shape));
-                    self.granted_if(self.model.fits(bound), !self.model.might_fit(fresh), code)?;
+                    let bytes = drawn.launch_bytes(&shape);
+                    self.takes_within(bytes, code)?;
                 } else {
                     ensure!(code == 0, "the graph, which takes nothing yet, was not made ready");
+                    self.counts(code);
                 }
-                self.counts(code);
                 if code == 0 {
                     let drawn = &mut self.model.processes[index].drawn;
                     if drawn.has_memory(graph)
@@ -125,10 +115,9 @@ impl Run<'_> {
             }
             GraphStep::Upload { executable, .. } => {
                 let about = drawn.executables.get(&executable).context("the executable graph")?;
-                let (bound, fresh) = (drawn.bound(&about.shape), drawn.fresh(&about.shape));
+                let bytes = drawn.launch_bytes(&about.shape);
                 let least = drawn.live_rooms() + drawn.fresh_rooms(&about.shape);
-                self.granted_if(self.model.fits(bound), !self.model.might_fit(fresh), code)?;
-                self.counts(code);
+                self.takes_within(bytes, code)?;
                 ensure!(
                     code != 0 || answer.graphs >= least,
                     "an upload reserved less than {least}"
@@ -136,7 +125,7 @@ impl Run<'_> {
             }
             GraphStep::Launch { executable, .. } => {
                 let about = drawn.executables.get(&executable).context("the executable graph")?;
-                let (bound, fresh) = (drawn.bound(&about.shape), drawn.fresh(&about.shape));
+                let bytes @ (_, bound) = drawn.launch_bytes(&about.shape);
                 if !drawn.can_launch(about) {
                     ensure!(
                         code != 0,
@@ -148,8 +137,7 @@ impl Run<'_> {
                     );
                     return Ok(());
                 }
-                self.granted_if(self.model.fits(bound), !self.model.might_fit(fresh), code)?;
-                if self.counts(code) {
+                if self.takes_within(bytes, code)? {
                     self.model.processes[index].drawn.launched(executable);
                 }
             }
@@ -183,11 +171,7 @@ impl Run<'_> {
             GraphStep::FreeOutliving { key, .. } => {
                 let about = drawn.memory.get(&key).context("the memory")?;
                 let can = about.is_live && !about.by_owner;
-                ensure!(
-                    (code == 0) == can,
-                    "memory of a graph that {} freed",
-                    if can { "can be" } else { "cannot be" }
-                );
+                succeeds_if(can, code, "the free of a graph's memory")?;
                 if code == 0 {
                     drawn.freed_by_program(key);
                 }

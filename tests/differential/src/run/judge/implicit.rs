@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{OUT_OF_MEMORY, Run};
 use crate::command::{Answer, Command, PRIMARY};
-use crate::model::{Allocation, GREEN, Progress, Set, rounded};
+use crate::model::{GREEN, Progress, Set};
 
 /// `CUDA_ERROR_NOT_SUPPORTED`.
 const NOT_SUPPORTED: i32 = 801;
@@ -54,12 +54,7 @@ impl Run<'_> {
                 }
             }
             Command::GreenAllocate { key, bytes, .. } => {
-                let charged = rounded(bytes);
-                self.granted_if_fits(charged, code)?;
-                if self.counts(code) {
-                    let allocation = Allocation { context: PRIMARY, charged, exported: None };
-                    self.model.processes[index].allocations.insert(key, allocation);
-                }
+                self.judge_linear(index, (PRIMARY, key, bytes), code)?;
             }
             Command::LimitSet { context, limit, value } => {
                 let bytes = |each: u64| each * answer.needed;
@@ -77,8 +72,7 @@ impl Run<'_> {
                 }
             }
             Command::ModuleLoad { context, module, bytes } => {
-                self.granted_if_fits(bytes, code)?;
-                if self.counts(code) {
+                if self.takes(bytes, code)? {
                     self.model.processes[index].modules.insert(module, (context, bytes));
                 }
             }
@@ -96,8 +90,7 @@ impl Run<'_> {
                 let (bytes, is_there) = (its.0, its.1.contains(&context));
                 ensure!(!is_there || code == 0, "a loaded library was refused");
                 if !is_there {
-                    self.granted_if_fits(bytes, code)?;
-                    self.counts(code);
+                    self.takes(bytes, code)?;
                 }
                 if let (0, Some((_, contexts))) =
                     (code, self.model.processes[index].libraries.get_mut(&library))

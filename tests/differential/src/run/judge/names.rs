@@ -2,9 +2,8 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::Run;
+use super::{Run, pitch};
 use crate::command::{Answer, Command};
-use crate::model::{Allocation, rounded};
 
 impl Run<'_> {
     pub(super) fn judge_names(
@@ -31,10 +30,8 @@ impl Run<'_> {
                 self.judge_low(index, (context, key, bytes), answer)?;
             }
             Command::AllocateLowPitch { context, key, width, height } => {
-                // As in `Command::AllocatePitch`.
-                let pitch = if code == 0 { answer.pitch } else { width.next_multiple_of(512) };
-                ensure!(pitch >= width, "the pitch");
-                self.judge_low(index, (context, key, pitch * height), answer)?;
+                let bytes = pitch(width, answer)? * height;
+                self.judge_low(index, (context, key, bytes), answer)?;
             }
             _ => bail!("no comparison for {command:?}"),
         }
@@ -47,13 +44,9 @@ impl Run<'_> {
         (context, key, bytes): (u32, u32, u64),
         answer: &Answer,
     ) -> Result<()> {
-        let charged = rounded(bytes);
-        self.granted_if_fits(charged, answer.code)?;
-        if self.counts(answer.code) {
+        if self.judge_linear(index, (context, key, bytes), answer.code)? {
             ensure!(u32::try_from(answer.address).is_ok(), "an address of more than 32 bits");
-            let process = &mut self.model.processes[index];
-            process.allocations.insert(key, Allocation { context, charged, exported: None });
-            process.low.insert(key);
+            self.model.processes[index].low.insert(key);
         }
         Ok(())
     }
