@@ -9,6 +9,8 @@ with_each_runtime! {
     configuration_that_is_no_file_is_refused
     container_without_seccomp_starts_with_a_warning
     ways_past_the_shim_are_as_documented
+    region_restored_in_a_container_opens_no_limit
+    doorbell_flood_from_a_container_marks_only_itself
 }
 
 mod steps {
@@ -216,6 +218,65 @@ mod steps {
             assert_eq!(text.contains(warning), warns, "{text}");
             assert!(!warns || text.contains("\"warning\""), "{text}");
         }
+        is_clean(&fixture);
+    }
+
+    /// Returns the kinds of the faults that the monitor shows for a container.
+    fn faults(fixture: &Fixture, container: &str) -> Vec<String> {
+        let smi = fixture.smi();
+        let mut all = smi["containers"].as_array().expect("containers").iter();
+        let found = all.find(|one| one["id"] == container).expect("the container");
+        found["faults"].as_object().expect("faults").keys().cloned().collect()
+    }
+
+    pub(crate) fn region_restored_in_a_container_opens_no_limit(test: &str, runtime: Runtime) {
+        let fixture = Fixture::new(T4);
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
+        let _monitor = Monitor::start(&fixture);
+        let bundle = oci.bundle("hostile", SIX, &["sleep", "600"]);
+        install(&bundle.join("rootfs"), &[fixture.dist().program("rewind")]);
+        let hostile = oci.start_bundle("hostile", &bundle);
+        // It begins at once, because the last file exists.
+        let rewind = ["rewind", "64M", "/run/cgpu/use", "/run/cgpu/limits", "240"];
+        let mut program = hostile.spawn(&rewind);
+        let mut held = || {
+            let line: Value = serde_json::from_str(&program.line()).expect("its report");
+            line["held"].as_u64().expect("a number of bytes") / MIB
+        };
+        assert_eq!(held(), 0, "it has a context only");
+        let most = held();
+        assert!((5000..=6043).contains(&most), "{most} MiB of 6043");
+        fixture.eventually("a fault", || {
+            faults(&fixture, "hostile").contains(&"tampered".to_owned()).then_some(())
+        });
+        let neighbour = oci.start("neighbour", SIX);
+        assert_eq!(neighbour.exec(&["hold", "5G", "1"]).exits(0).code(), Some(0));
+        assert!(faults(&fixture, "neighbour").is_empty());
+        drop(program);
+        neighbour.delete();
+        hostile.delete();
+        is_clean(&fixture);
+    }
+
+    /// The pipe as large as a user may make it is always full.
+    pub(crate) fn doorbell_flood_from_a_container_marks_only_itself(test: &str, runtime: Runtime) {
+        let fixture = Fixture::new(T4);
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
+        let _monitor = Monitor::start(&fixture);
+        let bundle = oci.bundle("neighbour", SIX, &["sleep", "600"]);
+        install(&bundle.join("rootfs"), &[fixture.dist().program("kernels")]);
+        let (hostile, neighbour) =
+            (oci.start("hostile", SIX), oci.start_bundle("neighbour", &bundle));
+        let flood = hostile.spawn(&["sh", "-c", "exec cat /dev/zero >/run/cgpu/doorbell"]);
+        let work = || neighbour.exec(&["kernels", "8", "64", "last"]).exits(0).code();
+        fixture.eventually("a fault", || {
+            assert_eq!(work(), Some(0), "a neighbour has its turns");
+            faults(&fixture, "hostile").contains(&"noisy".to_owned()).then_some(())
+        });
+        assert!(faults(&fixture, "neighbour").is_empty());
+        drop(flood);
+        neighbour.delete();
+        hostile.delete();
         is_clean(&fixture);
     }
 
