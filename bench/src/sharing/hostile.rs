@@ -53,35 +53,33 @@ impl Container {
 /// Floods whose containers request turns, to which they have a right.
 const TAKE_TURNS: [&str; 2] =
     ["notifications of 256 processes", "work that is always about to end"];
-/// The floods that need more than the monitor's files, beside those of the table.
+/// The flood that needs more than the monitor's files, beside those of the table.
 const PROGRAMS: &str = "programs that run for a moment";
-const CGROUPS: &str = "control groups";
 
-/// Starts a writer.
-fn start(setup: &Setup, name: &str, target: &Target) -> Result<Writer> {
-    let container = target.container.file_name().context("a name")?.to_string_lossy().into_owned();
-    Ok(match name {
+/// Starts a writer of a flood.
+fn flood(setup: &Setup, name: &str, target: &Target) -> Result<Writer> {
+    match name {
         PROGRAMS => {
-            let mut command = setup.fixture.run(&format!("run-{container}"));
-            command.arg("--").arg(setup.fixture.program("init")?);
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            Writer::repeat(move || Ok(Box::new(move || drop(command.status()))))
+            let shim = setup.fixture.file("libcgpu.so")?;
+            programs(setup, &[("LD_PRELOAD", &shim), ("CGPU_DIR", &target.container)])
         }
-        CGROUPS => {
-            let version_2 = Path::new("/sys/fs/cgroup/cgroup.procs").exists();
-            let root = if version_2 { "/sys/fs/cgroup" } else { "/sys/fs/cgroup/pids" };
-            let group = Path::new(root).join(format!("cgpu-{container}"));
-            Writer::repeat(move || {
-                fs::create_dir(&group)?;
-                fs::remove_dir(&group)?;
-                Ok(Box::new(move || {
-                    let _ = fs::create_dir(&group);
-                    let _ = fs::remove_dir(&group);
-                }))
-            })
-        }
-        _ => Writer::start(floods::named(name), target),
-    })
+        _ => Ok(Writer::start(floods::named(name), target)),
+    }
+}
+
+/// Starts what takes as much of the host as the flood, and nothing of the monitor: a loop; for
+/// programs, the same programs in no container, because the kernel's work for a new process delays
+/// every thread that sleeps.
+fn beside(setup: &Setup, name: &str) -> Result<Writer> {
+    if name == PROGRAMS { programs(setup, &[]) } else { Ok(Writer::spin()) }
+}
+
+/// Runs one program after the other, with these variables.
+fn programs(setup: &Setup, variables: &[(&str, &Path)]) -> Result<Writer> {
+    let mut command = setup.fixture.native(&setup.fixture.program("init")?);
+    command.envs(variables.iter().copied());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    Ok(Writer::repeat(move || Ok(Box::new(move || drop(command.status())))))
 }
 
 /// Measures the worst ratio over all floods by one and by two writers, and the slowest control
@@ -95,7 +93,8 @@ pub(super) fn floods(bench: &mut Bench) -> Result<Figures> {
     let uuid: Uuid = uuid.map_err(|error| anyhow::anyhow!("{error:?}"))?;
     let mut tenants = [setup.join(&SATURATING.weighing(WEIGHT))?, setup.join(&SATURATING)?];
     let root = setup.fixture.root().to_owned();
-    let names = FLOODS.iter().map(|flood| flood.name).chain([PROGRAMS, CGROUPS]);
+    let of_the_monitor = |name: &&str| *name != floods::CONTROL_GROUPS;
+    let names = FLOODS.iter().map(|flood| flood.name).filter(of_the_monitor).chain([PROGRAMS]);
     let counts: &[usize] = if bench.quick { &[2] } else { &[1, 2] };
     let seconds = if bench.quick { 1.0 } else { 3.0 };
     let (mut worst, mut slowest, mut done) = (f64::INFINITY, 0.0_f64, 0);
@@ -121,8 +120,8 @@ pub(super) fn floods(bench: &mut Bench) -> Result<Figures> {
                     let from = begun + WARM + if flooded { seconds } else { 0.0 };
                     sleep_until(from);
                     let writers = (0..count).map(|number| match flooded {
-                        true => start(&setup, name, &target(number)),
-                        false => Ok(Writer::spin()),
+                        true => flood(&setup, name, &target(number)),
+                        false => beside(&setup, name),
                     });
                     let writers = writers.collect::<Result<Vec<_>>>()?;
                     *request = slowest_request(&setup, from + seconds - 0.01)?;
@@ -144,7 +143,7 @@ pub(super) fn floods(bench: &mut Bench) -> Result<Figures> {
             let ratio = rate(WARM + seconds) / rate(WARM) / entitled;
             eprintln!(
                 "    {name}, {count}: {ratio:.3} of the work; slowest request {:.1} ms, {:.1} \
-                 beside loops",
+                 without it",
                 requests[1], requests[0]
             );
             let status = setup.fixture.status()?;

@@ -70,7 +70,10 @@ pub(crate) const FLOODS: &[Flood] = &[
     flood("reads of the control tree", reads),
     flood("reads of an open file of the control tree", rereads),
     flood("scrapes", scrapes),
+    flood(CONTROL_GROUPS, control_groups),
 ];
+/// The flood of the kernel alone. It delays every thread that sleeps, whatever program that is.
+pub(crate) const CONTROL_GROUPS: &str = "control groups";
 
 /// Finds a flood by its name.
 pub(crate) fn named(name: &str) -> &'static Flood {
@@ -358,4 +361,23 @@ fn scrapes(target: &Target) -> io::Result<Step> {
             let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n");
         }
     }))
+}
+
+/// Makes and removes a control group. None may be made here: the kind of the error is
+/// [`ErrorKind::PermissionDenied`].
+fn control_groups(target: &Target) -> io::Result<Step> {
+    let name = target.container.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    // The whole hierarchy of version 2, or one of version 1.
+    let group = ["/sys/fs/cgroup", "/sys/fs/cgroup/pids"]
+        .map(Path::new)
+        .into_iter()
+        .find(|root| root.join("cgroup.procs").exists())
+        .map(|root| root.join(format!("cgpu-{}-{name}", std::process::id())))
+        .ok_or(ErrorKind::PermissionDenied)?;
+    let step = move || {
+        std::fs::create_dir(&group)?;
+        std::fs::remove_dir(&group)
+    };
+    step().map_err(|_| ErrorKind::PermissionDenied)?;
+    Ok(Box::new(move || drop(step())))
 }

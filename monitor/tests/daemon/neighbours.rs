@@ -189,7 +189,7 @@ fn endure(name: &str, fault: &str) {
     }
     match writer.end() {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            return skip::skip("daemon", "root", "only root can become another user");
+            return skip::skip("daemon", "root", "only root can do this flood");
         }
         ended => ended.unwrap(),
     };
@@ -270,6 +270,11 @@ fn scrapes_cost_the_monitor_little() {
 #[test]
 fn rereads_of_an_open_node_cost_the_monitor_little() {
     endure("reads of an open file of the control tree", "");
+}
+
+#[test]
+fn control_groups_cost_the_monitor_little() {
+    endure(floods::CONTROL_GROUPS, "");
 }
 
 #[test]
