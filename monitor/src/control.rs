@@ -9,6 +9,8 @@
 //!
 //! Imports the host; the host imports nothing from here.
 
+use std::time::Duration;
+
 use cgpu_client::message::{Errno, Refusal, Reply, Request};
 use cgpu_shm::units::Nanos;
 
@@ -19,6 +21,9 @@ pub(crate) mod socket;
 mod status;
 pub(crate) mod tree;
 
+/// Timeout for the files of a container that is registered. The reply warns by what they say.
+const REGION_TIMEOUT: Duration = Duration::from_millis(5);
+
 /// Answers one request from the socket or the tree.
 pub(crate) fn answer(host: &mut Host, now: Nanos, request: Request, may_write: bool) -> Reply {
     if !may_write && !request.reads() {
@@ -27,6 +32,7 @@ pub(crate) fn answer(host: &mut Host, now: Nanos, request: Request, may_write: b
     let reply = match request {
         Request::Register(registration) => host.register(registration).map(|tenant| {
             host.refresh_containers(now);
+            host.wait_for_files(now, REGION_TIMEOUT, |container| container.tenant == tenant);
             Reply::Registered(host.registered(tenant))
         }),
         Request::Get { path } => access::get(host, &path).map(Reply::Value),

@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::control::socket::Socket;
 use crate::control::tree::Tree;
 use crate::control::tree::channel::{self, RequestSender};
-use crate::host::Host;
+use crate::host::{FileWorkers, Host};
 use crate::probe::Prober;
 use crate::service;
 use crate::settings::{Found, Settings};
@@ -51,9 +51,10 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
         Found::Settings(settings) => (settings, None),
         Found::Refused(message) => (Settings::default(), Some(message)),
     };
+    let files = FileWorkers::start().context("cannot start the threads for containers' files")?;
     let prober = Prober::start(config.nvml.clone(), config.state.clone())
         .context("cannot start the prober thread")?;
-    let mut host = Host::new(config, settings, prober, Monotonic.now());
+    let mut host = Host::new(config, settings, prober, files, Monotonic.now());
     host.warn(refused);
     // A client that connects meanwhile waits for its reply.
     host.wait_for_first_sample(Monotonic.now());
@@ -71,6 +72,7 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
             Socket::take_over(&path).with_context(|| format!("cannot open {}", path.display()))?,
         );
     }
+    host.find_containers(Monotonic.now());
     let socket = socket.context("no socket")?;
     let (tree_sender, tree_requests) =
         channel::open().context("cannot create the control tree's channel")?;

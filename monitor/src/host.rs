@@ -16,6 +16,7 @@ mod counters;
 pub(crate) mod device_list;
 pub(crate) mod device_state;
 pub(crate) mod doorbell;
+mod file_workers;
 mod findings;
 mod gpus;
 mod housekeeping;
@@ -32,6 +33,7 @@ use cgpu_inventory::health::HealthCheck;
 use cgpu_scheduler::TenantId;
 use container::Container;
 use device_state::DeviceState;
+pub(crate) use file_workers::{FileRequest, FileWorkers};
 
 use crate::config::{Config, Start};
 use crate::probe::{ContainerIdentity, Prober, SampledContainer};
@@ -60,6 +62,7 @@ pub(crate) struct Host {
     /// How the GPUs answered last, and when. Kept when NVML no longer answers.
     pub(crate) health_checks: Option<(Nanos, Vec<HealthCheck>)>,
     pub(crate) prober: Prober,
+    pub(crate) files: FileWorkers,
     next_tenant: u64,
     /// Whether it has looked for the containers that were there before it.
     has_scanned: bool,
@@ -75,6 +78,9 @@ pub(crate) struct Host {
     pub(crate) is_transferred: bool,
     /// New sources of events, which the event loop must poll.
     pub(crate) changes: Vec<Change>,
+    /// Regions that are to be closed. The event loop must no longer poll their doorbells, and send
+    /// the requests.
+    pub(crate) closed: Vec<FileRequest>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +109,13 @@ impl Process {
 }
 
 impl Host {
-    pub(crate) fn new(config: &Config, settings: Settings, prober: Prober, now: Nanos) -> Self {
+    pub(crate) fn new(
+        config: &Config,
+        settings: Settings,
+        prober: Prober,
+        files: FileWorkers,
+        now: Nanos,
+    ) -> Self {
         Self {
             root: config.root.clone(),
             state: config.state.clone(),
@@ -118,6 +130,7 @@ impl Host {
             device_list: device_list::DeviceList::default(),
             health_checks: None,
             prober,
+            files,
             next_tenant: 1,
             has_scanned: false,
             sampled_containers: Vec::new(),
@@ -127,6 +140,7 @@ impl Host {
             successor: Successor::prepare(),
             is_transferred: false,
             changes: Vec::new(),
+            closed: Vec::new(),
         }
     }
 

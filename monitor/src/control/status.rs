@@ -19,7 +19,6 @@ use cgpu_shm::units::{Bytes, Nanos, SlotIndex};
 use crate::host::Host;
 use crate::host::container::Container;
 use crate::host::device_state::DeviceState;
-use crate::host::region::Region;
 
 pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
     for container in host.containers.values_mut() {
@@ -137,7 +136,7 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
             faults.insert("misreporting".into(), message.into());
         }
     }
-    if container.region.as_ref().is_some_and(Region::has_slow_locks) {
+    if container.has_slow_files() {
         let message = "Its file has so many locks that exits of its processes are noticed late.";
         faults.insert("noisy".into(), message.into());
     }
@@ -174,7 +173,7 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
         gpus: shares.map(|device| share(container, device, now)).collect(),
         processes: processes(container, devices, now),
         counters: container.counters.totals(),
-        refused: container.refused(),
+        refused: container.refusal.clone(),
         faults,
     }
 }

@@ -2,16 +2,19 @@
 //!
 //! This thread gives the turns, so nothing here may block. NVML, `/proc` searches and syncing the
 //! disk are the prober's work (`probe.rs`); FUSE and the metrics endpoint have threads of their
-//! own; sockets and doorbells are never waited for. What containers and other users can repeat
-//! without end is bounded by its CPU time (`throttle.rs`, `host/doorbell.rs`). The following can
-//! still take time. All of it is rare, and none of it happens in a step of a GPU:
+//! own; sockets and doorbells are never waited for. Workers open and close containers' files, and
+//! query their locks (`host/file_workers.rs`): a container can make so many locks that each of
+//! these takes seconds. What containers and other users can repeat without end is bounded by its
+//! CPU time (`throttle.rs`, `host/doorbell.rs`). The following can still take time. All of it is
+//! rare, and none of it happens in a step of a GPU:
 //!
 //! | what | when |
 //! |---|---|
 //! | `settings.json` is written, but not synced | a setting, or a removed container with settings |
 //! | the configuration is read | SIGHUP |
 //! | a registered directory and `/proc/PID/stat` are read | a registration |
-//! | containers' small files are read, in memory if below the root | a scan (500 ms), a status |
+//! | the files of a registered directory are waited for, 5 ms at most | a registration |
+//! | the files `limits` and `container` of a new directory are read | a scan, a registration |
 //! | a successor is started | an upgrade |
 //! | a line of the log is written | standard error is a pipe or a socket that is full |
 
@@ -108,6 +111,7 @@ impl EventLoop {
         poll.add(socket.listener(), Source::Listener)?;
         poll.add(&users, Source::Users)?;
         poll.add(&tree_requests, Source::Tree)?;
+        poll.add(&host.files, Source::Files)?;
         Ok(Self {
             host,
             socket,
@@ -179,6 +183,7 @@ impl EventLoop {
                     Source::ProcessExit(number) => {
                         self.host.process_exited(time, Process::of_number(number))
                     }
+                    Source::Files => self.host.take_file_results(time),
                     Source::Timer => {}
                 }
                 // The end of a turn does not wait for the other events.
@@ -345,6 +350,7 @@ impl EventLoop {
             self.host.scan(time);
         }
         self.host.take_probe_results(time);
+        self.host.take_file_results(time);
         self.host.refresh_containers(time);
         self.host.turns().beat(time);
         self.socket.flush();
@@ -377,9 +383,15 @@ impl EventLoop {
         }
     }
 
-    /// Polls new sources of events. Removed ones have closed their descriptors, which ends their
-    /// polling.
+    /// Polls new sources of events, and no longer those that are gone. Closed descriptors are no
+    /// longer polled.
     fn apply_changes(&mut self) {
+        for request in std::mem::take(&mut self.host.closed) {
+            if let Some(doorbell) = request.doorbell() {
+                self.poll.remove(doorbell);
+            }
+            self.host.files.send(request);
+        }
         for change in std::mem::take(&mut self.host.changes) {
             let (Change::Doorbell(tenant)
             | Change::Registrant(tenant, _)

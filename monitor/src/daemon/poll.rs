@@ -25,6 +25,8 @@ pub(crate) enum Source {
     Listener,
     /// Connections of users that may not write.
     Users,
+    /// Results of accesses to containers' files.
+    Files,
     Connection(u64),
     Doorbell(u64),
     RegistrantExit(u64),
@@ -45,6 +47,7 @@ impl Source {
             Self::RegistrantExit(number) => (5, number),
             Self::ProcessExit(number) => (7, number),
             Self::Users => (8, 0),
+            Self::Files => (9, 0),
         };
         EventData::new_u64(kind << Self::KIND | number)
     }
@@ -61,6 +64,7 @@ impl Source {
             5 => Some(Self::RegistrantExit(number)),
             7 => Some(Self::ProcessExit(number)),
             8 => Some(Self::Users),
+            9 => Some(Self::Files),
             _ => None,
         }
     }
@@ -251,6 +255,7 @@ mod tests {
             Source::RegistrantExit(0),
             Source::ProcessExit(5),
             Source::Users,
+            Source::Files,
         ] {
             assert_eq!(Source::of(source.data()), Some(source));
         }

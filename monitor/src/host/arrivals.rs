@@ -3,17 +3,23 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use cgpu_client::message::{Errno, Refusal, Registered, Registration};
 use cgpu_scheduler::TenantId;
 use cgpu_scheduler::policy::Policy;
+use cgpu_shm::liveness::Liveness;
 use cgpu_shm::paths;
 use cgpu_shm::units::Nanos;
 use cgpu_shm::uuid::Uuid;
 
 use super::container::{Container, Registrant};
+use super::file_workers::{FileRequest, FileTask};
 use super::{Change, Host, Process};
 use crate::nodes;
+
+/// Timeout for the files of the containers that are there when the monitor starts.
+const START_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Host {
     /// Adds containers that have a directory under the root, and removes those whose directory is
@@ -40,6 +46,14 @@ impl Host {
         }
         self.forget_gpus();
         self.has_scanned = true;
+    }
+
+    /// Finds the containers that are there when the monitor starts, so that the first clients find
+    /// them. Slow files are not waited for.
+    pub(crate) fn find_containers(&mut self, now: Nanos) {
+        self.scan(now);
+        self.refresh_containers(now);
+        self.wait_for_files(now, START_TIMEOUT, |_| true);
     }
 
     /// Returns the container of this directory, known or new. A new one gets this id, unless
@@ -86,7 +100,11 @@ impl Host {
             device.stale = true;
         }
         self.watcher.dismiss(tenant);
-        if let Some(container) = self.containers.remove(&tenant) {
+        if let Some(mut container) = self.containers.remove(&tenant) {
+            if let Some(region) = container.region.take() {
+                let task = FileTask::Close(Box::new(region));
+                self.closed.push(FileRequest { tenant, dir: container.dir.clone(), task });
+            }
             for gpu in &mut self.transferred {
                 gpu.containers.retain(|own| own.0 != container.dir);
             }
@@ -180,6 +198,7 @@ impl Host {
         });
         for tenant in tenants.collect::<Vec<_>>() {
             self.refresh_container(now, tenant);
+            self.access_files(now, tenant);
         }
         self.apply_settings(now);
     }
@@ -188,8 +207,12 @@ impl Host {
     /// next heartbeat.
     pub(crate) fn process_exited(&mut self, now: Nanos, process: Process) {
         let Some(container) = self.containers.get_mut(&process.tenant) else { return };
-        // Closing the descriptor ends its polling.
-        container.exits.remove(&process.slot);
+        // Its lock has gone with its memory. Closing the descriptor ends its polling.
+        if let Some((generation, _)) = container.exits.remove(&process.slot)
+            && let Some(region) = &mut container.region
+        {
+            region.take_liveness((process.slot, generation), Liveness::Exited);
+        }
         self.refresh_container(now, process.tenant);
         self.apply_settings(now);
     }

@@ -10,7 +10,7 @@ use cgpu_client::message::Registration;
 use cgpu_client::record::{self, read_text};
 use cgpu_scheduler::TenantId;
 use cgpu_scheduler::policy::Presence;
-use cgpu_shm::file::Fault;
+use cgpu_shm::file::{Error, Fault};
 use cgpu_shm::limits::Limits;
 use cgpu_shm::slots::State;
 use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
@@ -19,7 +19,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::counters::Counters;
 use super::doorbell::Doorbell;
-use super::lock_queries::LockQueries;
+use super::file_workers::{FileOutcome, FileRequest, FileResult, FileTask, Opened};
+use super::lock_queries::{LockQueries, Round};
 use super::region::Region;
 use crate::memory::exported::ExportedMemory;
 use crate::memory::unaccounted::Unaccounted;
@@ -35,8 +36,6 @@ const MAX_EXIT_WATCHES: usize = 16;
 /// Time from a search to the next one, as a multiple of what the search took: a container whose
 /// processes start and exit all the time must not keep the prober from the others.
 const SEARCH_RATIO: u64 = 16;
-/// Longest refusal that is shown, in characters.
-const MAX_REFUSAL: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Registrant {
@@ -55,6 +54,17 @@ impl Registrant {
     }
 }
 
+/// What an access to a container's files has found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Found {
+    /// Its region was closed, because it has another one.
+    pub(super) replaced: bool,
+    pub(super) region: bool,
+    pub(super) doorbell: bool,
+    /// Processes have exited, or were queried for the first time.
+    pub(super) processes: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct Container {
     pub(crate) tenant: TenantId,
@@ -71,8 +81,10 @@ pub(crate) struct Container {
     /// The priority set in the control tree.
     pub(crate) high: Option<bool>,
     pub(crate) region: Option<Region>,
-    /// Those of the last region: what they cost counts although it was replaced.
+    /// Accesses to its files. What they cost counts although its region was replaced.
     lock_queries: LockQueries,
+    /// The reason why its shim refused to start, if it did.
+    pub(crate) refusal: Option<String>,
     /// What is wrong with it, by kind.
     pub(crate) faults: BTreeMap<&'static str, String>,
     /// Exited processes whose memory may not be released yet, with the time when the exit was
@@ -124,6 +136,7 @@ impl Container {
             high: None,
             region: None,
             lock_queries: LockQueries::default(),
+            refusal: None,
             faults,
             draining: BTreeMap::new(),
             host_ids: BTreeMap::new(),
@@ -141,49 +154,101 @@ impl Container {
         }
     }
 
-    /// Opens the region, if it is not open or has been replaced. Returns whether a region was
-    /// opened.
-    pub(crate) fn find_region(&mut self, monitor: u64) -> bool {
-        if self.region.as_ref().is_some_and(|region| region.is_of(&self.dir)) {
-            return false;
+    /// Begins an access to its files: closes a region that was replaced, opens one if none is open,
+    /// or queries the locks. None: an access is pending, or it is too early.
+    pub(super) fn begin_access(&mut self, now: Nanos, monitor: u64) -> Option<FileRequest> {
+        if !self.lock_queries.begin(now) {
+            return None;
         }
-        if let Some(replaced) = self.region.take() {
-            self.lock_queries = replaced.lock_queries;
-        }
-        match Region::open(&self.dir, monitor, self.lock_queries) {
-            Ok(region) => {
-                self.faults.remove("region");
-                self.draining.clear();
-                self.host_ids.clear();
-                self.exits.clear();
-                self.unaccounted.clear();
-                self.exported.clear();
-                self.released.clear();
-                self.counters.take(&[]);
-                // The program that created the files may have written the limits, too.
-                match read_limits(&self.dir) {
-                    Ok(limits) => {
-                        self.limits = limits;
-                        self.faults.remove("limits");
+        let replaced = self.region.take_if(|region| !region.is_of(&self.dir));
+        let task = match (replaced, &self.region) {
+            (Some(region), _) => FileTask::Close(Box::new(region)),
+            (None, Some(region)) => {
+                let mut processes = region.live.clone();
+                self.lock_queries.order(&mut processes);
+                FileTask::Query {
+                    locks: region.locks(),
+                    file: region.identity(),
+                    has_new: processes.iter().any(|process| !region.is_queried(process)),
+                    processes,
+                    needs_doorbell: region.doorbell.is_none(),
+                }
+            }
+            (None, None) => FileTask::Open { monitor },
+        };
+        Some(FileRequest { tenant: self.tenant, dir: self.dir.clone(), task })
+    }
+
+    /// Whether an access to its files has begun and not ended.
+    pub(super) const fn is_accessed(&self) -> bool {
+        self.lock_queries.is_pending
+    }
+
+    /// Whether accesses to its files cost so much that they are delayed.
+    pub(crate) const fn has_slow_files(&self) -> bool {
+        self.lock_queries.is_behind()
+    }
+
+    /// Ends an access to its files, and returns what it has found. `sharers` containers have slow
+    /// files.
+    pub(super) fn end_access(&mut self, now: Nanos, result: FileResult, sharers: u64) -> Found {
+        let mut found = Found::default();
+        self.refusal = result.refusal;
+        match result.outcome {
+            FileOutcome::Closed => {
+                self.lock_queries.end(now, result.used, &Round::default(), sharers);
+                found.replaced = true;
+            }
+            FileOutcome::Opened(opened) => {
+                self.lock_queries.end(now, result.used, &Round::default(), sharers);
+                match opened {
+                    Ok(opened) => {
+                        self.take_region(*opened);
+                        found.region = true;
                     }
-                    Err(message) => {
-                        self.faults.insert("limits", message);
+                    // A region that does not exist yet is no fault.
+                    Err(Error { fault: Fault::Missing, .. }) => {
+                        self.faults.remove("region");
+                    }
+                    Err(error) => {
+                        self.faults.insert("region", error.to_string());
                     }
                 }
-                self.image = record::image(&self.dir);
-                self.region = Some(region);
-                true
             }
-            Err(error) => {
-                // A region that does not exist yet is no fault.
-                if matches!(error.fault, Fault::Missing) {
-                    self.faults.remove("region");
-                } else {
-                    self.faults.insert("region", error.to_string());
+            FileOutcome::Queried(file, round, doorbell) => {
+                self.lock_queries.end(now, result.used, &round, sharers);
+                let region = self.region.as_mut().filter(|region| region.identity() == file);
+                let Some(region) = region else { return found };
+                found.doorbell = doorbell.is_some();
+                region.doorbell = region.doorbell.take().or(doorbell);
+                for (process, liveness) in round.answers {
+                    found.processes |= region.take_liveness(process, liveness);
                 }
-                false
             }
         }
+        found
+    }
+
+    fn take_region(&mut self, opened: Opened) {
+        self.faults.remove("region");
+        self.draining.clear();
+        self.host_ids.clear();
+        self.exits.clear();
+        self.unaccounted.clear();
+        self.exported.clear();
+        self.released.clear();
+        self.counters.take(&[]);
+        match opened.limits {
+            Ok(limits) => {
+                self.limits = limits;
+                self.faults.remove("limits");
+            }
+            Err(message) => {
+                self.faults.insert("limits", message);
+            }
+        }
+        self.image = opened.image;
+        self.region = Some(opened.region);
     }
 
     pub(crate) fn name(&self) -> String {
@@ -403,7 +468,10 @@ impl Container {
         }
         let slot_process = |&(slot, generation): &(SlotIndex, u64)| {
             let seen = region.seen.slots.get(slot.get())?;
-            let is_new = !self.host_ids.contains_key(&(slot, generation)) && seen.pid != 0;
+            // A lock that was not queried yet may be that of a process that exited long ago.
+            let is_new = !self.host_ids.contains_key(&(slot, generation))
+                && region.is_queried(&(slot, generation))
+                && seen.pid != 0;
             is_new.then_some(SlotProcess { slot, generation, pid: seen.pid })
         };
         let processes: Vec<SlotProcess> = region.live.iter().filter_map(slot_process).collect();
@@ -461,17 +529,9 @@ impl Container {
             processes,
         })
     }
-
-    /// Returns the reason why its shim refused to start, if it did. The container may have written
-    /// anything there, which is in every status.
-    pub(crate) fn refused(&self) -> Option<String> {
-        let text = read_text(&self.dir.join("refused"))?;
-        let message = text.trim().chars().take(MAX_REFUSAL).collect::<String>();
-        Some(message).filter(|message| !message.is_empty())
-    }
 }
 
-fn read_limits(dir: &Path) -> Result<Limits, String> {
+pub(super) fn read_limits(dir: &Path) -> Result<Limits, String> {
     match read_text(&dir.join("limits")) {
         Some(text) => {
             text.parse().map_err(|refused| format!("{}: {refused}", dir.join("limits").display()))

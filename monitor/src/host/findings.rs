@@ -271,7 +271,7 @@ impl Findings<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::Path;
 
     use cgpu_shm::gpus::Gpu;
@@ -281,19 +281,21 @@ mod tests {
 
     use super::*;
     use crate::config::{Config, Sources};
+    use crate::host::FileWorkers;
     use crate::probe::Prober;
     use crate::settings::Settings;
 
-    const A: TenantId = TenantId(1);
+    pub(in crate::host) const A: TenantId = TenantId(1);
 
     /// Returns a host without NVML that has one container with one GPU.
-    fn host(directory: &Path) -> Host {
+    pub(in crate::host) fn host(directory: &Path) -> Host {
         let path = directory.join("monitor.toml");
         let text = format!("root = '{}'\ntree = 'none'\n", directory.display());
         std::fs::write(&path, text).unwrap();
         let config = Config::load(Sources { path: Some(path), ..Sources::default() }).unwrap();
         let prober = Prober::start("no such library".into(), directory.to_owned()).unwrap();
-        let mut host = Host::new(&config, Settings::default(), prober, Nanos(1));
+        let files = FileWorkers::start().unwrap();
+        let mut host = Host::new(&config, Settings::default(), prober, files, Nanos(1));
         let spec = RegionSpec { name: "", created: Nanos(1), time_scale: None };
         Region::make(directory, spec).unwrap();
         let shared = Region::open(directory).unwrap();
@@ -302,7 +304,7 @@ mod tests {
         let gpu = Gpu { uuid: Uuid([7; 16]), total: Bytes(9000), limit: Bytes(1000), ordinal: 0 };
         shared.register(claim.slot, &gpu).unwrap();
         let mut container = Container::new(A, "a".into(), directory.to_owned());
-        container.find_region(1);
+        container.access(Nanos(1));
         host.containers.insert(A, container);
         host
     }

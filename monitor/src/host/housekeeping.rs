@@ -1,12 +1,14 @@
 //! Periodic work: what has changed in each container, and what follows from it.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use cgpu_scheduler::TenantId;
 use cgpu_shm::units::{Bytes, DeviceIndex, Nanos};
 
 use super::capacity::Capacity;
 use super::container::Container;
+use super::file_workers::{FileResult, FileTask};
 use super::region::Region;
 use super::{Change, Host};
 
@@ -21,31 +23,79 @@ impl Host {
         let tenants: Vec<TenantId> = self.containers.keys().copied().collect();
         for tenant in tenants {
             self.refresh_container(now, tenant);
+            self.access_files(now, tenant);
         }
         self.apply_settings(now);
         self.update_prober();
     }
 
-    /// Refreshes one container: region, processes, exits, limits, membership.
-    pub(crate) fn refresh_container(&mut self, now: Nanos, tenant: TenantId) {
+    /// Requests the next access to a container's files, if it is due.
+    pub(super) fn access_files(&mut self, now: Nanos, tenant: TenantId) {
         let monitor = self.started.0.max(1);
         let Some(container) = self.containers.get_mut(&tenant) else { return };
-        let had_one = container.region.is_some();
-        if container.find_region(monitor) {
+        let Some(request) = container.begin_access(now, monitor) else { return };
+        match request.task {
+            FileTask::Close(_) => self.closed.push(request),
+            _ => self.files.send(request),
+        }
+    }
+
+    /// Takes the results of accesses to containers' files.
+    pub(crate) fn take_file_results(&mut self, now: Nanos) {
+        for result in self.files.results() {
+            self.take_file_result(now, result);
+        }
+    }
+
+    /// Waits for the pending accesses to the files of these containers, but not for slow ones.
+    pub(crate) fn wait_for_files(
+        &mut self,
+        now: Nanos,
+        timeout: Duration,
+        of: impl Fn(&Container) -> bool,
+    ) {
+        let start = Instant::now();
+        while self.containers.values().any(|container| of(container) && container.is_accessed())
+            && let Some(result) = self.files.wait(timeout.saturating_sub(start.elapsed()))
+        {
+            self.take_file_result(now, result);
+        }
+    }
+
+    fn take_file_result(&mut self, now: Nanos, result: FileResult) {
+        let tenant = result.tenant;
+        let slow = self.containers.values().filter(|container| container.has_slow_files());
+        let sharers = slow.filter(|container| container.tenant != tenant).count() as u64 + 1;
+        let Some(container) = self.containers.get_mut(&tenant) else {
+            self.files.close(result);
+            return;
+        };
+        let found = container.end_access(now, result, sharers);
+        if found.region || found.doorbell {
             self.changes.push(Change::Doorbell(tenant));
+        }
+        if found.region {
             if let Some(region) = &mut container.region {
                 region.publish_devices(&self.device_list);
             }
             // Its first process will measure its context by the published free memory. The newer
             // that is, the less of a change is due to other containers.
             self.prober.sample();
-        } else if let Some(region) = &mut container.region {
-            region.refresh();
-            if region.open_doorbell(&container.dir) {
-                self.changes.push(Change::Doorbell(tenant));
-            }
         }
-        let Some(region) = &container.region else { return };
+        if found.region || found.processes {
+            self.refresh_container(now, tenant);
+            self.apply_settings(now);
+        }
+        if found.region || found.replaced {
+            self.access_files(now, tenant);
+        }
+    }
+
+    /// Refreshes one container: processes, exits, limits, membership.
+    pub(crate) fn refresh_container(&mut self, now: Nanos, tenant: TenantId) {
+        let Some(container) = self.containers.get_mut(&tenant) else { return };
+        let Some(region) = &mut container.region else { return };
+        region.refresh();
         match &region.unreadable {
             Some(message) => container.faults.insert("unreadable", message.clone()),
             None => container.faults.remove("unreadable"),
@@ -59,8 +109,7 @@ impl Host {
         }
         container.note_exits(now);
         container.count();
-        let moved = container.region.as_mut().is_some_and(Region::has_moved);
-        let changed = moved || container.region.is_some() != had_one;
+        let changed = container.region.as_mut().is_some_and(Region::has_moved);
         self.find_processes(now, tenant);
         self.reclaim(now, tenant);
         self.set_limits(tenant);
@@ -182,5 +231,49 @@ impl Host {
                 device.stale |= changed;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::os::fd::BorrowedFd;
+
+    use cgpu_shm::liveness::Liveness;
+    use cgpu_shm::units::SlotIndex;
+    use parking_lot::Mutex;
+
+    use super::super::FileWorkers;
+    use super::super::findings::tests::{A, host};
+    use super::*;
+
+    /// Locked by a test for as long as a query takes.
+    static QUERY: Mutex<()> = Mutex::new(());
+
+    fn slow_query(_: BorrowedFd<'_>, _: SlotIndex) -> io::Result<Liveness> {
+        drop(QUERY.lock());
+        Ok(Liveness::Exited)
+    }
+
+    #[test]
+    fn turns_go_on_while_a_query_of_a_lock_takes_long() {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let mut host = host(directory.path());
+        host.files = FileWorkers::start_with(slow_query).unwrap();
+        let live = |host: &Host| host.containers[&A].region.as_ref().unwrap().live.len();
+        let slow = QUERY.lock();
+        for second in 1..10 {
+            let now = Nanos::from_millis(second * 1000);
+            host.refresh_containers(now);
+            assert!(host.containers[&A].is_accessed());
+            host.turns().notified(A);
+            host.turns().run_due(now);
+            host.take_file_results(now);
+            assert_eq!(live(&host), 1, "alive until its lock shows otherwise");
+        }
+        drop(slow);
+        let now = Nanos::from_millis(10_000);
+        host.wait_for_files(now, Duration::from_secs(60), |_| true);
+        assert_eq!(live(&host), 0);
     }
 }

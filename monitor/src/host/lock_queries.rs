@@ -1,9 +1,10 @@
-//! Which slots of a container are asked for their file locks, and when. Pure.
+//! When a container's files are accessed, and which of its slots are queried for their locks. Pure.
 //!
-//! The kernel finds a lock by walking over all locks of the file, and a container can make as many
-//! of them as it likes. So the queries of one container take a bounded part of the time, and are
-//! made in turn.
+//! The kernel finds a lock by walking over all locks of the file, once for a query and twice for a
+//! close. A container can make as many locks as it likes. So accesses to its files take a bounded
+//! part of the time, and its slots are queried in turn.
 
+use cgpu_shm::liveness::Liveness;
 use cgpu_shm::units::{Nanos, SlotIndex};
 
 use crate::throttle::Throttle;
@@ -12,8 +13,10 @@ use crate::throttle::Throttle;
 pub(super) type Process = (SlotIndex, u64);
 
 /// What a query may cost where the locks are those of 256 processes. Only the rest is counted, so
-/// that however often an honest container is asked, it is asked for all of its processes.
+/// that however often an honest container is queried, it is queried for all of its processes.
 const USUAL: Nanos = Nanos::from_micros(5);
+/// The same for the rest of an access, which opens and closes some files.
+const USUAL_ACCESS: Nanos = Nanos::from_micros(200);
 /// Time that the queries of one round may take beyond that; the last one may end later.
 const ROUND: Nanos = Nanos::from_millis(2);
 
@@ -22,52 +25,70 @@ pub(crate) struct LockQueries {
     throttle: Throttle,
     /// The slot with which the next round begins.
     next: Option<SlotIndex>,
-    /// Whether the last round of all slots was cut short.
+    /// Whether an access has begun and not ended.
+    pub(super) is_pending: bool,
+    /// Whether slots wait for their query.
     is_behind: bool,
 }
 
 impl LockQueries {
-    /// Returns those of the processes that live, in order. `before` are those that lived; they
-    /// count as alive without a query if `keeps_live`. Processes that are not asked in this round
-    /// are as they were. `ask` returns whether a slot is locked, and the CPU time that it took.
-    pub(super) fn round(
-        &mut self,
-        now: Nanos,
-        processes: &[Process],
-        before: &[Process],
-        keeps_live: bool,
-        mut ask: impl FnMut(SlotIndex) -> (bool, Nanos),
-    ) -> Vec<Process> {
-        let (mut used, mut stopped) = (Nanos::ZERO, None);
+    /// Begins an access. False: another one is pending, or it is too early.
+    pub(super) fn begin(&mut self, now: Nanos) -> bool {
+        if self.is_pending {
+            return false;
+        }
+        self.is_pending = self.throttle.due() <= now;
+        self.is_behind |= !self.is_pending;
+        self.is_pending
+    }
+
+    /// Puts the processes into the order in which they are queried.
+    pub(super) fn order(&self, processes: &mut [Process]) {
         let first = processes.partition_point(|(slot, _)| Some(*slot) < self.next);
-        let mut lives = |process: &Process| {
-            let lived = before.binary_search(process).is_ok();
-            if stopped.is_some() || keeps_live && lived {
-                return lived;
-            }
-            if used >= ROUND || self.throttle.due() > now {
-                stopped = Some(process.0);
-                return lived;
-            }
-            let (lives, cost) = ask(process.0);
-            used = used + (cost - USUAL);
-            self.throttle.charge(now, cost - USUAL);
-            lives
-        };
-        let in_turn = processes[first..].iter().chain(&processes[..first]);
-        let mut live: Vec<Process> = in_turn.copied().filter(|process| lives(process)).collect();
-        live.sort_unstable();
-        if stopped.is_some() {
-            self.next = stopped;
-        }
-        if !keeps_live {
-            self.is_behind = stopped.is_some();
-        }
-        live
+        processes.rotate_left(first);
+    }
+
+    /// Ends the access, which took this CPU time beyond the queries, with the round of queries that
+    /// it made. `sharers` containers are at their bound, and share the part of one.
+    pub(super) fn end(&mut self, now: Nanos, used: Nanos, round: &Round, sharers: u64) {
+        let beyond = round.used + (used - USUAL_ACCESS);
+        self.throttle.charge(now, Nanos(beyond.0.saturating_mul(sharers)));
+        self.next = round.next.or(self.next);
+        (self.is_pending, self.is_behind) = (false, round.next.is_some());
     }
 
     pub(super) const fn is_behind(&self) -> bool {
         self.is_behind
+    }
+}
+
+/// What the locks of a container's slots have shown.
+#[derive(Debug, Default)]
+pub(super) struct Round {
+    pub(super) answers: Vec<(Process, Liveness)>,
+    /// The first slot that was not queried, because the queries took too long.
+    next: Option<SlotIndex>,
+    /// CPU time that the queries took beyond the usual.
+    used: Nanos,
+}
+
+impl Round {
+    /// Queries the processes in order. `query` returns the CPU time that it took, too.
+    pub(super) fn query(
+        processes: &[Process],
+        mut query: impl FnMut(SlotIndex) -> (Liveness, Nanos),
+    ) -> Self {
+        let mut round = Self::default();
+        for process in processes {
+            if round.used >= ROUND {
+                round.next = Some(process.0);
+                break;
+            }
+            let (liveness, used) = query(process.0);
+            round.answers.push((*process, liveness));
+            round.used = round.used + (used - USUAL);
+        }
+        round
     }
 }
 
@@ -81,21 +102,37 @@ mod tests {
         (0..count).filter_map(SlotIndex::new).map(|slot| (slot, 1)).collect()
     }
 
+    /// Makes an access, in which each query takes `cost`, if it is not too early. Returns the slots
+    /// that were queried, in order.
+    fn access(
+        queries: &mut LockQueries,
+        now: Nanos,
+        mut processes: Vec<Process>,
+        cost: Nanos,
+        sharers: u64,
+    ) -> Vec<usize> {
+        if !queries.begin(now) {
+            return Vec::new();
+        }
+        queries.order(&mut processes);
+        let round = Round::query(&processes, |_| (Liveness::Alive, cost));
+        queries.end(now, Nanos::ZERO, &round, sharers);
+        round.answers.iter().map(|((slot, _), _)| slot.get()).collect()
+    }
+
     #[test]
     fn queries_take_a_twentieth_of_the_time_at_any_cost() {
-        let processes = processes(256);
         for micros in [2, 10, 100, 1000, 12_000, 90_000] {
             let (cost, mut queries) = (Nanos::from_micros(micros), LockQueries::default());
             let (mut sum, mut asked) = (Nanos::ZERO, BTreeSet::new());
             for beat in 1..=100 {
-                let (now, before) = (Nanos::from_millis(100 * beat), sum);
-                queries.round(now, &processes, &processes, false, |slot| {
-                    asked.insert(slot);
-                    sum = sum + cost;
-                    (true, cost)
-                });
+                let now = Nanos::from_millis(100 * beat);
+                let slots = access(&mut queries, now, processes(256), cost, 1);
+                let used = Nanos(cost.0 * slots.len() as u64);
                 let most = ROUND + Nanos(USUAL.0 * 256) + cost;
-                assert!(sum - before <= most, "{:?} at {cost:?}", sum - before);
+                assert!(used <= most, "{used:?} at {cost:?}");
+                sum = sum + used;
+                asked.extend(slots);
             }
             assert!(sum <= Nanos::from_millis(500), "{sum:?} in 10 s at {cost:?}");
             assert!(asked.len() == 256 || sum >= Nanos::from_millis(200), "{asked:?} at {cost:?}");
@@ -103,35 +140,53 @@ mod tests {
     }
 
     #[test]
-    fn honest_container_is_asked_for_all_processes_however_often() {
-        let (processes, mut queries) = (processes(256), LockQueries::default());
+    fn containers_at_their_bound_share_the_part_of_one() {
+        for sharers in [1, 5, 25] {
+            let (cost, mut sum) = (Nanos::from_millis(10), Nanos::ZERO);
+            for _ in 0..sharers {
+                let mut queries = LockQueries::default();
+                for beat in 1..=1000 {
+                    let now = Nanos::from_millis(100 * beat);
+                    let slots = access(&mut queries, now, processes(256), cost, sharers);
+                    sum = sum + Nanos(cost.0 * slots.len() as u64);
+                }
+            }
+            assert!(sum <= Nanos::from_millis(5000), "{sum:?} in 100 s of {sharers} containers");
+        }
+    }
+
+    #[test]
+    fn honest_container_is_queried_for_all_processes_however_often() {
+        let mut queries = LockQueries::default();
         for round in 1..1000 {
-            let (now, mut asked) = (Nanos::from_millis(round), 0);
-            queries.round(now, &processes, &processes, false, |_| {
-                asked += 1;
-                (true, USUAL)
-            });
+            let asked =
+                access(&mut queries, Nanos::from_millis(round), processes(256), USUAL, 25).len();
             assert_eq!((asked, queries.is_behind()), (256, false));
         }
     }
 
     #[test]
-    fn processes_that_are_not_asked_are_as_they_were_and_asked_next() {
-        let (processes, mut queries) = (processes(4), LockQueries::default());
-        let before = [processes[0], processes[2], processes[3]];
-        let mut round = |at, before: &[Process], keeps_live| {
-            let mut asked = Vec::new();
-            let live =
-                queries.round(Nanos::from_millis(at), &processes, before, keeps_live, |slot| {
-                    asked.push(slot.get());
-                    (slot.get() == 1, USUAL + ROUND)
-                });
-            let live: Vec<usize> = live.iter().map(|(slot, _)| slot.get()).collect();
-            (asked, live, queries.is_behind())
+    fn processes_that_are_not_queried_are_the_next() {
+        let mut queries = LockQueries::default();
+        let mut round = |at, processes: Vec<Process>| {
+            let asked = access(&mut queries, Nanos::from_millis(at), processes, USUAL + ROUND, 1);
+            (asked, queries.is_behind())
         };
-        assert_eq!(round(1000, &before, false), (vec![0], vec![2, 3], true));
-        assert_eq!(round(2000, &before[1..], false), (vec![1], vec![1, 2, 3], true));
-        assert_eq!(round(3000, &processes[1..], false), (vec![2], vec![1, 3], true));
-        assert_eq!(round(4000, &[processes[1], processes[3]], true), (vec![0], vec![1, 3], true));
+        assert_eq!(round(1000, processes(3)), (vec![0], true));
+        assert_eq!(round(2000, processes(3)), (vec![1], true));
+        assert_eq!(round(3000, processes(3)), (vec![2], true));
+        assert_eq!(round(4000, processes(1)), (vec![0], false));
+    }
+
+    #[test]
+    fn access_begins_when_the_last_one_has_ended_and_its_cost_is_earned() {
+        let (mut queries, start) = (LockQueries::default(), Nanos::from_millis(1000));
+        assert!(queries.begin(start));
+        assert!(!queries.begin(start + Nanos::from_millis(900)), "pending");
+        assert!(!queries.is_behind());
+        let ended = start + Nanos::from_millis(1000);
+        queries.end(ended, Nanos::from_millis(1000), &Round::default(), 1);
+        assert!(!queries.begin(ended + Nanos::from_millis(30_000)) && queries.is_behind());
+        assert!(queries.begin(ended + Nanos::from_millis(32_000)));
     }
 }

@@ -1,20 +1,22 @@
 //! A container's two files as the monitor uses them: `use` is copied and not trusted, `grant` is
 //! written.
 
+use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
 
 use cgpu_scheduler::report::TenantReport;
 use cgpu_scheduler::{Gate, Share};
 use cgpu_shm::atomic::Ordering;
-use cgpu_shm::clock::{Clock, Monotonic, thread_cpu};
 use cgpu_shm::devices::Device;
 use cgpu_shm::file::{Error, Fault};
 use cgpu_shm::grant::{GrantWriter, Turn};
 use cgpu_shm::grant_snapshot::Measured;
-use cgpu_shm::liveness::{self, Liveness};
+use cgpu_shm::liveness::Liveness;
 use cgpu_shm::region::Bell;
 use cgpu_shm::slots::{State, Word};
 use cgpu_shm::snapshot::{Cell, Reader, Snapshot};
@@ -24,7 +26,7 @@ use cgpu_shm::uuid::Uuid;
 use rustix::fs::fstat;
 
 use super::device_list::DeviceList;
-use super::lock_queries::{LockQueries, Process};
+use super::lock_queries::Process;
 
 /// Size of one read of a doorbell, in bytes. A notification is one byte and a container has at most
 /// 256 processes, so as many unread bytes are a flood.
@@ -38,9 +40,12 @@ pub(crate) struct Region {
     /// Device and inode of `use`. A file with another identity is another region.
     identity: (u64, u64),
     pub(crate) seen: Snapshot,
-    /// Slots whose process lives, by their locks, with their generations.
+    /// Slots whose process lives, as far as is known, with their generations.
     pub(crate) live: Vec<Process>,
-    pub(super) lock_queries: LockQueries,
+    /// What the locks of claimed slots have shown. An exit is final: a generation has one lock.
+    liveness: BTreeMap<Process, Liveness>,
+    /// `use`, for queries of its locks.
+    locks: Arc<OwnedFd>,
     /// Whether `live` has changed since the last [`Region::has_moved`].
     moved: bool,
     /// The fault of the file, if it has one.
@@ -54,19 +59,14 @@ pub(crate) struct Region {
 
 impl Region {
     /// Opens both files and takes over the grant page for the monitor with this identity.
-    pub(crate) fn open(
-        directory: &Path,
-        monitor: u64,
-        lock_queries: LockQueries,
-    ) -> Result<Self, Error> {
+    pub(crate) fn open(directory: &Path, monitor: u64) -> Result<Self, Error> {
+        let fail = |error| Error { path: directory.join("use"), fault: Fault::System(error) };
         let mut reader = Reader::open(directory)?;
         let grantor = GrantWriter::open(directory)?;
         grantor.adopt(monitor);
         // The identity of the open file: the name may belong to another file by now.
-        let about = fstat(reader.file()).map_err(|error| Error {
-            path: directory.join("use"),
-            fault: Fault::System(error.into()),
-        })?;
+        let about = fstat(reader.file()).map_err(|error| fail(error.into()))?;
+        let locks = Arc::new(reader.file().try_clone_to_owned().map_err(fail)?);
         let seen = reader.read()?;
         let mut region = Self {
             reader,
@@ -75,7 +75,8 @@ impl Region {
             identity: (about.st_dev, about.st_ino),
             seen,
             live: Vec::new(),
-            lock_queries,
+            liveness: BTreeMap::new(),
+            locks,
             moved: true,
             unreadable: None,
             notify_requested: false,
@@ -101,63 +102,53 @@ impl Region {
         self.identity
     }
 
-    /// Opens the doorbell, if it has been created since. Returns whether it was.
-    pub(crate) fn open_doorbell(&mut self, directory: &Path) -> bool {
-        if self.doorbell.is_none() {
-            self.doorbell = open_fifo(&directory.join("doorbell"));
-            return self.doorbell.is_some();
-        }
-        false
-    }
-
-    /// Reads everything: header, slots, cells, and which processes live.
+    /// Reads everything: header, slots, cells. A process that has claimed a slot counts as alive
+    /// until its lock shows otherwise.
     pub(crate) fn refresh(&mut self) {
-        self.read(false);
-    }
-
-    /// The same, where processes that lived count as alive: the locks of many slots take longer
-    /// than all the rest.
-    pub(crate) fn refresh_new(&mut self) {
-        self.read(true);
-    }
-
-    fn read(&mut self, keeps_live: bool) {
-        let before = std::mem::take(&mut self.live);
         match self.reader.read() {
             Ok(seen) => {
                 self.seen = seen;
                 self.unreadable = None;
                 let claimed: Vec<Process> = claimed(&self.seen).collect();
-                self.live = self.alive(&claimed, &before, keeps_live);
+                self.liveness.retain(|process, _| claimed.binary_search(process).is_ok());
+                let live =
+                    claimed.into_iter().filter(|process| !self.has_exited(process)).collect();
+                self.moved |= self.live != live;
+                self.live = live;
             }
-            Err(error) => {
-                self.unreadable = Some(error.to_string());
-                // Locks hold, whatever was written into the file.
-                self.live = self.alive(&before, &before, false);
-            }
+            // Locks hold, whatever was written into the file.
+            Err(error) => self.unreadable = Some(error.to_string()),
         }
-        self.moved |= self.live != before;
+    }
+
+    fn has_exited(&self, process: &Process) -> bool {
+        self.liveness.get(process) == Some(&Liveness::Exited)
+    }
+
+    /// Whether a process's lock was queried.
+    pub(super) fn is_queried(&self, process: &Process) -> bool {
+        self.liveness.contains_key(process)
+    }
+
+    /// Takes what is known of a process. Returns whether that is new.
+    pub(super) fn take_liveness(&mut self, process: Process, liveness: Liveness) -> bool {
+        // One that has left its slot meanwhile is not kept.
+        let Ok(at) = self.live.binary_search(&process) else { return false };
+        if liveness == Liveness::Exited {
+            self.live.remove(at);
+            self.moved = true;
+        }
+        self.liveness.insert(process, liveness) != Some(liveness)
+    }
+
+    /// Returns the file for queries of the locks.
+    pub(super) fn locks(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.locks)
     }
 
     /// Whether processes have started or exited since the last call.
     pub(crate) fn has_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
-    }
-
-    /// Returns those of the processes that live, by their locks.
-    fn alive(&mut self, of: &[Process], before: &[Process], keeps_live: bool) -> Vec<Process> {
-        let file = self.reader.file();
-        let mut cpu = thread_cpu();
-        self.lock_queries.round(Monotonic.now(), of, before, keeps_live, |slot| {
-            let is_locked = matches!(liveness::liveness(file, slot), Ok(Liveness::Alive));
-            let start = std::mem::replace(&mut cpu, thread_cpu());
-            (is_locked, cpu - start)
-        })
-    }
-
-    /// Whether the queries of its locks cost so much that they are made in turn.
-    pub(crate) const fn has_slow_locks(&self) -> bool {
-        self.lock_queries.is_behind()
     }
 
     /// Reads the reports of the living processes for one GPU. None: the file is corrupt.
@@ -345,7 +336,7 @@ fn claimed(seen: &Snapshot) -> impl Iterator<Item = Process> + '_ {
 }
 
 /// Opens a doorbell for reading, without waiting for a writer. None: it is not a FIFO.
-fn open_fifo(path: &Path) -> Option<fs::File> {
+pub(super) fn open_fifo(path: &Path) -> Option<fs::File> {
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
     // Opened for writing, too, so that it has no end of file when the last writer closes it.
     let open = || -> io::Result<fs::File> {
@@ -370,7 +361,7 @@ mod tests {
             RegionSpec { name: "", created: Nanos(1), time_scale: None },
         )
         .unwrap();
-        Region::open(directory, 1, LockQueries::default()).unwrap()
+        Region::open(directory, 1).unwrap()
     }
 
     #[test]

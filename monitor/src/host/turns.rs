@@ -42,7 +42,7 @@ impl Turns<'_> {
             container.doorbell.unrequested(now);
         }
         // A process that notifies may be new.
-        region.refresh_new();
+        region.refresh();
         let gpus = container.gpus();
         for at in 0..self.devices.len() {
             if gpus.contains(&self.devices[at].uuid) {

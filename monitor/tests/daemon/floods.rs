@@ -239,13 +239,7 @@ fn sizes(target: &Target) -> io::Result<Step> {
 fn locks(target: &Target) -> io::Result<Step> {
     let (_region, claims) = claim_all(target)?;
     drop(claims);
-    let file = open(&target.container.join("use"))?;
-    // Beyond the slots' own bytes. From the end, where a split walks over no other one.
-    let first = (1 << 40) + 4096;
-    set_lock(&file, libc::F_WRLCK, first, 0)?;
-    for byte in (1..LOCKS).rev() {
-        set_lock(&file, libc::F_UNLCK, first + 2 * byte, 1)?;
-    }
+    let file = lock_often(&target.container.join("use"), LOCKS)?;
     Ok(Box::new(move || {
         // Closing it would end the locks.
         let _ = &file;
@@ -253,6 +247,18 @@ fn locks(target: &Target) -> io::Result<Step> {
 }
 
 const LOCKS: i64 = 100_000;
+
+/// Makes as many locks of a file, which last until it is closed.
+pub(crate) fn lock_often(path: &Path, count: i64) -> io::Result<File> {
+    let file = open(path)?;
+    // Beyond the slots' own bytes. From the end, where a split walks over no other one.
+    let first = (1 << 40) + 4096;
+    set_lock(&file, libc::F_WRLCK, first, 0)?;
+    for byte in (1..count).rev() {
+        set_lock(&file, libc::F_UNLCK, first + 2 * byte, 1)?;
+    }
+    Ok(file)
+}
 
 /// Changes the lock of a range of the file; length 0: to the end.
 fn set_lock(file: &File, kind: i32, start: i64, length: i64) -> io::Result<()> {

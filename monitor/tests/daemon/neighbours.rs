@@ -1,12 +1,15 @@
 //! Tests of what one user or container can cost the others at the control socket and the doorbell.
 
 use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
+use cgpu_shm::units::SlotIndex;
 use rustix::fs::{Gid, Uid};
 use rustix::process::{Resource, Rlimit, prlimit};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::floods::{self, Writer};
 use super::*;
@@ -270,6 +273,79 @@ fn scrapes_cost_the_monitor_little() {
 #[test]
 fn rereads_of_an_open_node_cost_the_monitor_little() {
     endure("reads of an open file of the control tree", "");
+}
+
+/// Returns the CPU time that the event loop's thread takes in 1.5 s with status requests.
+fn event_loop_cpu(monitor: &Monitor) -> Duration {
+    let pid = monitor.pid().as_raw_nonzero();
+    let cpu = || {
+        let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/schedstat")).unwrap();
+        let first = text.split_whitespace().next().unwrap();
+        Duration::from_nanos(first.parse().unwrap())
+    };
+    let before = cpu();
+    for _ in 0..15 {
+        sleep(Duration::from_millis(100));
+        status(monitor);
+    }
+    cpu() - before
+}
+
+/// Makes many locks of a container's file. The event loop takes less time for them than one query
+/// of a lock takes. `prepare` the container, and do `then` what needs the locks.
+fn locks_cost_the_event_loop_nothing<T>(
+    file: &str,
+    prepare: impl FnOnce(&Path),
+    then: impl FnOnce(&Path) -> T,
+) {
+    let fixture = Fixture::new();
+    let noisy = fixture.container("noisy");
+    prepare(&noisy);
+    let monitor = Monitor::start(fixture.root());
+    eventually("the container", || status(&monitor).containers.len() == 1);
+    let without = event_loop_cpu(&monitor);
+    let locked = floods::lock_often(&noisy.join(file), 500_000).unwrap();
+    let kept = then(&noisy);
+    let query = || {
+        let start = clock_gettime(ClockId::ThreadCPUTime);
+        let queried = fs::File::open(noisy.join(file)).unwrap();
+        let slot = SlotIndex::new(255).unwrap();
+        cgpu_shm::liveness::liveness(queried.as_fd(), slot).unwrap();
+        let used = clock_gettime(ClockId::ThreadCPUTime) - start;
+        Duration::new(used.tv_sec.unsigned_abs(), used.tv_nsec.try_into().unwrap())
+    };
+    let query = (0..3).map(|_| query()).min().unwrap();
+    let with = event_loop_cpu(&monitor);
+    assert!(with < without + query, "{with:?}, {without:?} without locks, a query takes {query:?}");
+    drop((locked, kept));
+}
+
+#[test]
+fn queries_of_slow_locks_cost_the_event_loop_nothing() {
+    // The lock of a process that starts later comes after all others.
+    let start = |dir: &Path| Process::start(dir, 1, Bytes::ZERO);
+    locks_cost_the_event_loop_nothing("use", |_| {}, start);
+}
+
+#[test]
+fn locks_of_an_invalid_file_cost_the_event_loop_nothing() {
+    let prepare = |dir: &Path| fs::write(dir.join("use"), "no region").unwrap();
+    locks_cost_the_event_loop_nothing("use", prepare, |_| {});
+}
+
+#[test]
+fn locks_of_a_doorbell_that_is_no_pipe_cost_the_event_loop_nothing() {
+    let prepare = |dir: &Path| {
+        fs::remove_file(dir.join("doorbell")).unwrap();
+        fs::write(dir.join("doorbell"), "").unwrap();
+    };
+    locks_cost_the_event_loop_nothing("doorbell", prepare, |_| {});
+}
+
+#[test]
+fn locks_of_a_refusal_cost_the_event_loop_nothing() {
+    let prepare = |dir: &Path| fs::write(dir.join("refused"), "no").unwrap();
+    locks_cost_the_event_loop_nothing("refused", prepare, |_| {});
 }
 
 #[test]

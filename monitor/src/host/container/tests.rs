@@ -5,11 +5,19 @@ use std::os::unix::fs::FileExt;
 use cgpu_shm::clock::{Clock, Monotonic};
 use cgpu_shm::gpus::Gpu;
 use cgpu_shm::layout::{self, Use, UseHeader};
-use cgpu_shm::liveness::LivenessLock;
+use cgpu_shm::liveness::{Liveness, LivenessLock, liveness};
 use cgpu_shm::region::{Region as Shared, RegionSpec};
 use cgpu_shm::slots::{Claim, SlotOwner};
 
 use super::*;
+
+impl Container {
+    /// Makes an access to its files on this thread.
+    pub(in crate::host) fn access(&mut self, now: Nanos) -> Found {
+        let Some(request) = self.begin_access(now, 1) else { return Found::default() };
+        self.end_access(now, request.run(liveness), 1)
+    }
+}
 
 const GPU: Uuid = Uuid([7; 16]);
 
@@ -45,10 +53,11 @@ impl Fixture {
         self.shared.claim(owner, Nanos(1), true).unwrap().unwrap()
     }
 
+    /// Refreshes the container, and queries its locks.
     fn refresh(&mut self) {
-        if !self.container.find_region(1) {
-            self.container.region.as_mut().unwrap().refresh();
-        }
+        self.container.access(Monotonic.now());
+        self.container.region.as_mut().unwrap().refresh();
+        self.container.access(Monotonic.now());
     }
 
     /// Overwrites part of the container's own file, as a container can.
@@ -162,12 +171,12 @@ fn unreadable_region_is_not_an_unused_one() {
     assert!(identity.is_some() && !fixture.container.identity().closed);
     fixture.write(0, &(layout::LAYOUT_VERSION + 7).to_ne_bytes());
     let mut other = Container::new(TenantId(2), "b".into(), fixture.directory.path().to_owned());
-    assert!(!other.find_region(1));
+    assert!(!other.access(NOW).region);
     assert_eq!((other.identity().file, other.identity().closed), (identity, true));
     // A directory without files is not an error.
     let empty = tempfile::tempdir().unwrap();
     let mut none = Container::new(TenantId(3), "c".into(), empty.path().to_owned());
-    assert!(!none.find_region(1));
+    assert!(!none.access(NOW).region);
     assert_eq!((none.identity().file, none.identity().closed), (None, false));
 }
 
@@ -188,17 +197,70 @@ fn containers_claim_about_its_gpus_is_not_trusted() {
 }
 
 #[test]
-fn queries_of_slow_locks_are_bounded_beyond_the_replacement_of_the_files() {
+fn accesses_to_slow_files_are_bounded_beyond_the_replacement_of_the_files() {
     let (mut fixture, other) = (Fixture::new(), Fixture::new());
-    let _process = other.claim();
-    let region = fixture.container.region.as_mut().unwrap();
-    let slow = |_| (true, Nanos::from_millis(10_000));
-    region.lock_queries.round(Monotonic.now(), &[(SlotIndex(0), 1)], &[], false, slow);
+    let start = Monotonic.now();
+    assert!(fixture.container.lock_queries.begin(start));
+    let used = Nanos::from_millis(10_000);
+    fixture.container.lock_queries.end(start, used, &Round::default(), 1);
     for name in ["use", "grant"] {
         let path = |of: &Fixture| of.directory.path().join(name);
         std::fs::rename(path(&other), path(&fixture)).unwrap();
     }
-    assert!(fixture.container.find_region(1), "replaced");
+    assert!(fixture.container.begin_access(start + Nanos(used.0 * 31), 1).is_none());
+    assert!(fixture.container.has_slow_files());
+    assert!(fixture.container.access(start + Nanos(used.0 * 32)).replaced);
+    assert!(fixture.container.access(start + Nanos(used.0 * 32)).region);
+    let again = start + Nanos(used.0 * 32);
+    fixture.container.lock_queries.begin(again);
+    fixture.container.lock_queries.end(again, used, &Round::default(), 1);
+    assert!(fixture.container.begin_access(again + Nanos(used.0 * 31), 1).is_none());
+}
+
+#[test]
+fn process_lives_until_its_lock_or_its_descriptor_shows_its_exit() {
+    let mut fixture = Fixture::new();
+    let claims = [fixture.claim(), fixture.claim()];
+    let slots = claims.each_ref().map(|claim| claim.slot);
+    let live = |container: &Container| {
+        let live = &container.region.as_ref().unwrap().live;
+        live.iter().map(|(slot, _)| *slot).collect::<Vec<_>>()
+    };
+    let region = fixture.container.region.as_mut().unwrap();
+    region.refresh();
+    assert_eq!(live(&fixture.container), slots, "before a query");
+    assert_eq!(fixture.container.begin_search(NOW), None, "they may have exited long ago");
+    let now = Monotonic.now();
+    assert!(fixture.container.access(now).processes);
+    assert!(!fixture.container.access(now).processes, "nothing new");
+    assert!(fixture.container.begin_search(NOW).is_some());
+    // The answer is of a query before the exit.
+    let before = fixture.container.begin_access(now, 1).unwrap().run(liveness);
+    drop(claims);
+    let region = fixture.container.region.as_mut().unwrap();
+    region.refresh();
+    let first = region.live[0];
+    assert!(region.take_liveness(first, Liveness::Exited));
+    assert!(!fixture.container.end_access(now, before, 1).processes);
+    assert_eq!(live(&fixture.container), slots[1..]);
+    assert!(fixture.container.access(now).processes);
+    assert_eq!(live(&fixture.container), []);
+    // An exit that was noticed is final, and a new process in the slot is another one.
+    let claim = fixture.claim();
+    fixture.refresh();
+    assert_eq!(live(&fixture.container), [claim.slot]);
+}
+
+#[test]
+fn processes_of_an_unreadable_file_exit_by_their_locks() {
+    let mut fixture = Fixture::new();
+    let claim = fixture.claim();
+    fixture.refresh();
+    fixture.write(0, &(layout::LAYOUT_VERSION + 7).to_ne_bytes());
+    fixture.refresh();
     let region = fixture.container.region.as_ref().unwrap();
-    assert!(region.live.is_empty() && region.has_slow_locks(), "{:?}", region.live);
+    assert_eq!((region.live.len(), region.unreadable.is_some()), (1, true));
+    drop(claim);
+    fixture.refresh();
+    assert_eq!(fixture.container.region.as_ref().unwrap().live, []);
 }
