@@ -63,6 +63,8 @@ pub(crate) struct Host {
     pub(crate) health_checks: Option<(Nanos, Vec<HealthCheck>)>,
     pub(crate) prober: Prober,
     pub(crate) files: FileWorkers,
+    /// CPU time that the last sample took.
+    sample_cost: Nanos,
     next_tenant: u64,
     /// Whether it has looked for the containers that were there before it.
     has_scanned: bool,
@@ -131,6 +133,7 @@ impl Host {
             health_checks: None,
             prober,
             files,
+            sample_cost: Nanos::ZERO,
             next_tenant: 1,
             has_scanned: false,
             sampled_containers: Vec::new(),

@@ -98,6 +98,8 @@ pub(crate) enum ProbeResult {
 pub(crate) struct Sample {
     /// Time before NVML was called.
     pub(crate) at: Nanos,
+    /// CPU time that it took.
+    pub(crate) used: Nanos,
     pub(crate) gpus: Vec<GpuSample>,
     /// All devices, for programs that start containers. None: one has not answered.
     pub(crate) all: Option<Vec<HostDevice>>,
@@ -266,7 +268,7 @@ fn run(
                 library = open();
                 tried = Instant::now();
             }
-            let at = Monotonic.now();
+            let (at, cpu) = (Monotonic.now(), thread_cpu());
             let gpus = library
                 .as_ref()
                 .ok()
@@ -285,9 +287,11 @@ fn run(
             let health_checks = library.as_ref().ok().and_then(Library::health_checks);
             let partitioned = library.as_ref().map_or_else(|_| Vec::new(), Library::partitioned);
             let searched = searched(&identities);
-            let sample =
-                gpus.map(|gpus| Sample { at, gpus, all, partitioned, health_checks, searched });
-            let sample = sample.map(|sample| identify(sample, &identities));
+            let sample = gpus.map(|gpus| {
+                let used = Nanos::ZERO;
+                let sample = Sample { at, used, gpus, all, partitioned, health_checks, searched };
+                Sample { used: thread_cpu() - cpu, ..identify(sample, &identities) }
+            });
             if results.send(ProbeResult::Sampled(sample)).is_err() {
                 return;
             }

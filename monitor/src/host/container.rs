@@ -27,6 +27,7 @@ use crate::memory::unaccounted::Unaccounted;
 use crate::probe::{
     ContainerIdentity, FoundProcess, GpuSample, SampledContainer, Search, SlotProcess,
 };
+use crate::throttle::Throttle;
 use crate::watcher::ProcessId;
 
 /// Processes of a container whose exits are polled for, because descriptors are scarce. Other exits
@@ -85,6 +86,8 @@ pub(crate) struct Container {
     lock_queries: LockQueries,
     /// The reason why its shim refused to start, if it did.
     pub(crate) refusal: Option<String>,
+    /// The samples of NVML that it causes.
+    pub(super) sampling: Throttle,
     /// What is wrong with it, by kind.
     pub(crate) faults: BTreeMap<&'static str, String>,
     /// Exited processes whose memory may not be released yet, with the time when the exit was
@@ -137,6 +140,7 @@ impl Container {
             region: None,
             lock_queries: LockQueries::default(),
             refusal: None,
+            sampling: Throttle::default(),
             faults,
             draining: BTreeMap::new(),
             host_ids: BTreeMap::new(),

@@ -80,7 +80,7 @@ impl Host {
             }
             // Its first process will measure its context by the published free memory. The newer
             // that is, the less of a change is due to other containers.
-            self.prober.sample();
+            self.sample_for(now, tenant);
         }
         if found.region || found.processes {
             self.refresh_container(now, tenant);
@@ -88,6 +88,15 @@ impl Host {
         }
         if found.region || found.replaced {
             self.access_files(now, tenant);
+        }
+    }
+
+    /// Requests a sample for a container, in a bounded part of the prober's time.
+    fn sample_for(&mut self, now: Nanos, tenant: TenantId) {
+        let Some(container) = self.containers.get_mut(&tenant) else { return };
+        if container.sampling.due() <= now {
+            container.sampling.charge(now, self.sample_cost);
+            self.prober.sample();
         }
     }
 
@@ -140,11 +149,12 @@ impl Host {
             if is_gone.unwrap_or(now - since >= RECLAIM_TIMEOUT) {
                 region.set_reclaimed(slot, generation);
             } else {
-                waiting = true;
+                // No sample tells of a process that was not found.
+                waiting |= id.is_some();
             }
         }
         if waiting {
-            self.prober.sample();
+            self.sample_for(now, tenant);
         }
     }
 
@@ -246,6 +256,7 @@ mod tests {
     use super::super::FileWorkers;
     use super::super::findings::tests::{A, host};
     use super::*;
+    use crate::watcher::ProcessId;
 
     /// Locked by a test for as long as a query takes.
     static QUERY: Mutex<()> = Mutex::new(());
@@ -275,5 +286,30 @@ mod tests {
         let now = Nanos::from_millis(10_000);
         host.wait_for_files(now, Duration::from_secs(60), |_| true);
         assert_eq!(live(&host), 0);
+    }
+
+    #[test]
+    fn exited_processes_cause_samples_in_a_bounded_part_of_the_time() {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let mut host = host(directory.path());
+        host.sample_cost = Nanos::from_millis(5);
+        let mut samples = |id, generation: u64| {
+            let mut samples = 0;
+            for millis in 1..=1000 {
+                // One process exits after the other.
+                let (now, name) =
+                    (Nanos::from_millis(generation * 1000 + millis), (SlotIndex(9), millis));
+                let container = host.containers.get_mut(&A).unwrap();
+                container.draining = BTreeMap::from([(name, now)]);
+                container.host_ids.insert(name, id);
+                let before = container.sampling.due();
+                host.reclaim(now, A);
+                samples += u32::from(host.containers[&A].sampling.due() != before);
+            }
+            samples
+        };
+        assert_eq!(samples(None, 1), 0, "NVML tells nothing of processes that were not found");
+        let found = samples(ProcessId::of(std::process::id()), 2);
+        assert!((6..=8).contains(&found), "{found} samples of 5 ms in 1 s");
     }
 }

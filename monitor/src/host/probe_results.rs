@@ -65,6 +65,7 @@ impl Host {
             });
         }
         self.sampled = Some(sample.at);
+        self.sample_cost = sample.used;
         self.take_devices(&sample);
         self.inventory = sample.all.map(|gpus| (sample.at, gpus));
         self.health_checks = sample
