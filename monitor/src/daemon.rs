@@ -52,7 +52,7 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
         Found::Refused(message) => (Settings::default(), Some(message)),
     };
     let files = FileWorkers::start().context("cannot start the threads for containers' files")?;
-    let prober = Prober::start(config.nvml.clone(), config.state.clone())
+    let prober = Prober::start(config.nvml.clone(), config.state.clone(), files.closer())
         .context("cannot start the prober thread")?;
     let mut host = Host::new(config, settings, prober, files, Monotonic.now());
     host.warn(refused);

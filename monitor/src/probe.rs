@@ -5,6 +5,7 @@
 //! kind is pending, and one search per container (`host/container.rs`). A process is ended only
 //! after another sample.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,6 +43,7 @@ mod stat;
 use gpu_processes::ProcessIndex;
 pub(crate) use gpu_processes::{ContainerIdentity, GpuProcess};
 use health::Reports;
+use ledger_samples::LedgerSampler;
 pub(crate) use ledger_samples::{ContainerTotals, LedgerSample, SampledContainer};
 use nvml::Library;
 use search::find;
@@ -169,11 +171,16 @@ const MIN_SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 const NVML_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 impl Prober {
-    /// Starts the thread. It ends with this [`Prober`].
+    /// Starts the thread. It ends with this [`Prober`]. `close` closes containers' files.
     ///
     /// # Errors
     /// When no thread can be created.
-    pub(crate) fn start(library: String, state: PathBuf) -> io::Result<Self> {
+    pub(crate) fn start(
+        library: String,
+        state: PathBuf,
+        close: impl Fn(Box<dyn Any + Send>) + Send + 'static,
+    ) -> io::Result<Self> {
+        let sampler = LedgerSampler::new(Box::new(close));
         let (requests, inbox) = channel();
         let (outbox, results) = channel();
         let pending = Arc::new(Pending::default());
@@ -182,7 +189,7 @@ impl Prober {
         let reports = errors::listen(library.clone(), listened)?;
         thread::Builder::new()
             .name("prober".into())
-            .spawn(move || run(&inbox, &outbox, &library, &opened, &state, &known))?;
+            .spawn(move || run(&inbox, &outbox, &library, &opened, &state, &known, sampler))?;
         Ok(Self { requests, results, pending, reports })
     }
 
@@ -246,6 +253,7 @@ fn run(
     opened: &Sender<Weak<Nvml>>,
     state: &Path,
     pending: &Pending,
+    mut sampler: LedgerSampler,
 ) {
     let open = || {
         // The thread that listens for errors may have ended.
@@ -260,7 +268,6 @@ fn run(
         );
     }
     let (mut sampled, mut due) = (Instant::now(), Instant::now());
-    let mut sampler = ledger_samples::LedgerSampler::default();
     let mut identities = Vec::new();
     loop {
         if Instant::now() >= due {
@@ -385,7 +392,7 @@ mod tests {
     fn prober_without_nvml_reports_so_and_goes_on() {
         let state = tempfile::tempdir().unwrap();
         let prober =
-            Prober::start("libno-such-nvml.so".into(), state.path().join("state")).unwrap();
+            Prober::start("libno-such-nvml.so".into(), state.path().join("state"), drop).unwrap();
         let result = prober.results.recv_timeout(Duration::from_secs(60)).unwrap();
         assert!(matches!(result, ProbeResult::Sampled(None)));
         Settings::default().save(&state.path().join("state")).unwrap();

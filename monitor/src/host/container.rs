@@ -518,19 +518,18 @@ impl Container {
         polled
     }
 
-    /// Returns the processes whose ledger is sampled with NVML; none: there are none.
+    /// Returns the processes whose ledger is sampled with NVML, if any; none: there is no ledger.
     pub(crate) fn sampled(&self) -> Option<SampledContainer> {
         let region = self.region.as_ref().filter(|region| region.unreadable.is_none())?;
         let found = |&(slot, generation)| {
             Some((slot, generation, (*self.host_ids.get(&(slot, generation))?)?.pid))
         };
-        let processes: Vec<_> = region.live.iter().filter_map(found).collect();
-        (!processes.is_empty()).then(|| SampledContainer {
+        Some(SampledContainer {
             tenant: self.tenant.0,
             dir: self.dir.clone(),
             file: region.identity(),
             gpus: region.seen.gpus.iter().map(|gpu| gpu.uuid).collect(),
-            processes,
+            processes: region.live.iter().filter_map(found).collect(),
         })
     }
 }

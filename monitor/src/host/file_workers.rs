@@ -199,6 +199,12 @@ impl FileWorkers {
         let _ = self.requests.send(Request::Close(Box::new(files)));
     }
 
+    /// Returns a function that does the same on another thread.
+    pub(crate) fn closer(&self) -> impl Fn(Box<dyn Any + Send>) + Send + use<> {
+        let requests = self.requests.clone();
+        move |files| _ = requests.send(Request::Close(files))
+    }
+
     /// Returns the results so far.
     pub(super) fn results(&self) -> Vec<FileResult> {
         // None of those that are sent from now on is missed.

@@ -293,7 +293,7 @@ pub(super) mod tests {
         let text = format!("root = '{}'\ntree = 'none'\n", directory.display());
         std::fs::write(&path, text).unwrap();
         let config = Config::load(Sources { path: Some(path), ..Sources::default() }).unwrap();
-        let prober = Prober::start("no such library".into(), directory.to_owned()).unwrap();
+        let prober = Prober::start("no such library".into(), directory.to_owned(), drop).unwrap();
         let files = FileWorkers::start().unwrap();
         let mut host = Host::new(&config, Settings::default(), prober, files, Nanos(1));
         let spec = RegionSpec { name: "", created: Nanos(1), time_scale: None };

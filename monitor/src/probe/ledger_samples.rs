@@ -1,6 +1,7 @@
 //! Samples of containers' ledgers, read before and after NVML lists what the driver holds for each
 //! process.
 
+use std::any::Any;
 use std::path::PathBuf;
 
 use cgpu_shm::clock::{Clock, Monotonic};
@@ -21,7 +22,8 @@ pub(crate) struct SampledContainer {
     /// Device and inode of its `use`.
     pub(crate) file: (u64, u64),
     pub(crate) gpus: Vec<Uuid>,
-    /// Slot, generation and host process id of the processes that were found.
+    /// Slot, generation and host process id of the processes that were found. The ledger of a
+    /// container without one stays open: it is not opened and closed for each process.
     pub(crate) processes: Vec<(SlotIndex, u64, u32)>,
 }
 
@@ -54,12 +56,19 @@ pub(crate) struct ContainerTotals {
 /// The processes on a GPU, and the ledger samples taken around their listing.
 pub(crate) type ProcessesWithSamples = (Processes, Vec<LedgerSample>);
 
-#[derive(Debug, Default)]
+/// Closes files elsewhere, because a container can make that slow.
+pub(super) type Close = Box<dyn Fn(Box<dyn Any + Send>) + Send>;
+
 pub(super) struct LedgerSampler {
     sampled: Vec<(SampledContainer, Reader)>,
+    close: Close,
 }
 
 impl LedgerSampler {
+    pub(super) fn new(close: Close) -> Self {
+        Self { sampled: Vec::new(), close }
+    }
+
     /// Samples these containers from now on. One whose file has been replaced is left out until the
     /// daemon notices.
     pub(super) fn set_containers(&mut self, containers: Vec<SampledContainer>) {
@@ -78,6 +87,9 @@ impl LedgerSampler {
                 ((about.st_dev, about.st_ino) == container.file).then_some((container, reader))
             })
             .collect();
+        if !known.is_empty() {
+            (self.close)(Box::new(known));
+        }
     }
 
     /// Lists a GPU's processes, and reads the ledgers of its containers before and after.
@@ -105,7 +117,8 @@ impl LedgerSampler {
     fn read(&mut self, gpu: Uuid) -> Vec<Option<Snapshot>> {
         let read = |(container, reader): &mut (SampledContainer, Reader)| {
             // What cannot be read now is tried again in the next sample.
-            container.gpus.contains(&gpu).then(|| reader.read().ok()).flatten()
+            let is_read = container.gpus.contains(&gpu) && !container.processes.is_empty();
+            is_read.then(|| reader.read().ok()).flatten()
         };
         self.sampled.iter_mut().map(read).collect()
     }
