@@ -198,7 +198,7 @@ impl Host {
         });
         for tenant in tenants.collect::<Vec<_>>() {
             self.refresh_container(now, tenant);
-            self.access_files(now, tenant);
+            self.access_files(now, tenant, true);
         }
         self.apply_settings(now);
     }

@@ -160,11 +160,18 @@ impl Container {
 
     /// Begins an access to its files: closes a region that was replaced, opens one if none is open,
     /// or queries the locks. None: an access is pending, or it is too early.
-    pub(super) fn begin_access(&mut self, now: Nanos, monitor: u64) -> Option<FileRequest> {
+    /// `is_heartbeat`: otherwise it is not checked whether the region was replaced, because a
+    /// container can replace it all the time.
+    pub(super) fn begin_access(
+        &mut self,
+        now: Nanos,
+        monitor: u64,
+        is_heartbeat: bool,
+    ) -> Option<FileRequest> {
         if !self.lock_queries.begin(now) {
             return None;
         }
-        let replaced = self.region.take_if(|region| !region.is_of(&self.dir));
+        let replaced = self.region.take_if(|region| is_heartbeat && !region.is_of(&self.dir));
         let task = match (replaced, &self.region) {
             (Some(region), _) => FileTask::Close(Box::new(region)),
             (None, Some(region)) => {

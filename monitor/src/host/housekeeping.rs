@@ -23,17 +23,17 @@ impl Host {
         let tenants: Vec<TenantId> = self.containers.keys().copied().collect();
         for tenant in tenants {
             self.refresh_container(now, tenant);
-            self.access_files(now, tenant);
+            self.access_files(now, tenant, true);
         }
         self.apply_settings(now);
         self.update_prober();
     }
 
     /// Requests the next access to a container's files, if it is due.
-    pub(super) fn access_files(&mut self, now: Nanos, tenant: TenantId) {
+    pub(super) fn access_files(&mut self, now: Nanos, tenant: TenantId, is_heartbeat: bool) {
         let monitor = self.started.0.max(1);
         let Some(container) = self.containers.get_mut(&tenant) else { return };
-        let Some(request) = container.begin_access(now, monitor) else { return };
+        let Some(request) = container.begin_access(now, monitor, is_heartbeat) else { return };
         match request.task {
             FileTask::Close(_) => self.closed.push(request),
             _ => self.files.send(request),
@@ -87,7 +87,7 @@ impl Host {
             self.apply_settings(now);
         }
         if found.region || found.replaced {
-            self.access_files(now, tenant);
+            self.access_files(now, tenant, false);
         }
     }
 
@@ -254,6 +254,7 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::super::FileWorkers;
+    use super::super::file_workers::FileOutcome;
     use super::super::findings::tests::{A, host};
     use super::*;
     use crate::watcher::ProcessId;
@@ -286,6 +287,30 @@ mod tests {
         let now = Nanos::from_millis(10_000);
         host.wait_for_files(now, Duration::from_secs(60), |_| true);
         assert_eq!(live(&host), 0);
+    }
+
+    #[test]
+    fn region_that_is_replaced_all_the_time_is_opened_once_a_heartbeat() {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let mut host = host(directory.path());
+        let (file, other) = (directory.path().join("use"), directory.path().join("other"));
+        let mut opened = 0;
+        for beat in 1..=10 {
+            let now = Nanos::from_millis(100 * beat);
+            host.refresh_containers(now);
+            while host.containers[&A].is_accessed() && opened < 100 {
+                for request in std::mem::take(&mut host.closed) {
+                    host.files.send(request);
+                }
+                // The files are replaced whenever an access has ended.
+                let result = host.files.wait(Duration::from_secs(60)).unwrap();
+                std::fs::copy(&file, &other).unwrap();
+                std::fs::rename(&other, &file).unwrap();
+                opened += u32::from(matches!(result.outcome, FileOutcome::Opened(Ok(_))));
+                host.take_file_result(now, result);
+            }
+        }
+        assert!((2..=10).contains(&opened), "opened {opened} times in 10 heartbeats");
     }
 
     #[test]

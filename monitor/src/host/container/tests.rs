@@ -14,7 +14,7 @@ use super::*;
 impl Container {
     /// Makes an access to its files on this thread.
     pub(in crate::host) fn access(&mut self, now: Nanos) -> Found {
-        let Some(request) = self.begin_access(now, 1) else { return Found::default() };
+        let Some(request) = self.begin_access(now, 1, true) else { return Found::default() };
         self.end_access(now, request.run(liveness), 1)
     }
 }
@@ -207,14 +207,14 @@ fn accesses_to_slow_files_are_bounded_beyond_the_replacement_of_the_files() {
         let path = |of: &Fixture| of.directory.path().join(name);
         std::fs::rename(path(&other), path(&fixture)).unwrap();
     }
-    assert!(fixture.container.begin_access(start + Nanos(used.0 * 31), 1).is_none());
+    assert!(fixture.container.begin_access(start + Nanos(used.0 * 31), 1, true).is_none());
     assert!(fixture.container.has_slow_files());
     assert!(fixture.container.access(start + Nanos(used.0 * 32)).replaced);
     assert!(fixture.container.access(start + Nanos(used.0 * 32)).region);
     let again = start + Nanos(used.0 * 32);
     fixture.container.lock_queries.begin(again);
     fixture.container.lock_queries.end(again, used, &Round::default(), 1);
-    assert!(fixture.container.begin_access(again + Nanos(used.0 * 31), 1).is_none());
+    assert!(fixture.container.begin_access(again + Nanos(used.0 * 31), 1, true).is_none());
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn process_lives_until_its_lock_or_its_descriptor_shows_its_exit() {
     assert!(!fixture.container.access(now).processes, "nothing new");
     assert!(fixture.container.begin_search(NOW).is_some());
     // The answer is of a query before the exit.
-    let before = fixture.container.begin_access(now, 1).unwrap().run(liveness);
+    let before = fixture.container.begin_access(now, 1, true).unwrap().run(liveness);
     drop(claims);
     let region = fixture.container.region.as_mut().unwrap();
     region.refresh();
