@@ -99,6 +99,7 @@ case ${1:-} in
 stay)
     install
     : > "$READY"
+    sleeper=
     trap 'kill "$sleeper" 2>/dev/null; exit 0' TERM INT
     while :; do
         sleep 3600 &
