@@ -36,7 +36,9 @@ mod gpu_processes;
 mod health;
 mod ledger_samples;
 mod mapped;
+mod maps;
 mod nvml;
+mod renewal;
 mod search;
 mod stat;
 
@@ -45,6 +47,7 @@ pub(crate) use gpu_processes::{ContainerIdentity, GpuProcess};
 use health::Reports;
 use ledger_samples::LedgerSampler;
 pub(crate) use ledger_samples::{ContainerTotals, LedgerSample, SampledContainer};
+use maps::Maps;
 use nvml::Library;
 use search::find;
 pub(crate) use search::{FoundProcess, Search, SlotProcess};
@@ -268,7 +271,7 @@ fn run(
         );
     }
     let (mut sampled, mut due) = (Instant::now(), Instant::now());
-    let mut identities = Vec::new();
+    let (mut identities, mut maps) = (Vec::new(), Maps::default());
     loop {
         if Instant::now() >= due {
             if library.is_err() && tried.elapsed() >= NVML_RETRY_INTERVAL {
@@ -297,7 +300,7 @@ fn run(
             let sample = gpus.map(|gpus| {
                 let used = Nanos::ZERO;
                 let sample = Sample { at, used, gpus, all, partitioned, health_checks, searched };
-                Sample { used: thread_cpu() - cpu, ..identify(sample, &identities) }
+                Sample { used: thread_cpu() - cpu, ..identify(sample, &identities, &mut maps) }
             });
             if results.send(ProbeResult::Sampled(sample)).is_err() {
                 return;
@@ -328,7 +331,7 @@ fn run(
                 Ok(())
             }
             ProbeRequest::End(order) => {
-                let outcome = end::end(&order, library.as_ref().ok(), &identities);
+                let outcome = end::end(&order, library.as_ref().ok(), &identities, &mut maps);
                 results.send(ProbeResult::Ended(order, outcome))
             }
             ProbeRequest::Find(mut search) => {
@@ -357,14 +360,24 @@ fn searched(identities: &[ContainerIdentity]) -> BTreeSet<u64> {
     identities.iter().filter(|identity| identity.searched).map(|identity| identity.tenant).collect()
 }
 
-fn identify(mut sample: Sample, identities: &[ContainerIdentity]) -> Sample {
+fn identify(mut sample: Sample, identities: &[ContainerIdentity], maps: &mut Maps) -> Sample {
     if sample.gpus.iter().all(|gpu| gpu.processes.as_ref().is_none_or(BTreeMap::is_empty)) {
         return sample;
     }
     let index = ProcessIndex::new(identities);
+    let pids: BTreeSet<u32> =
+        sample.gpus.iter().flat_map(|gpu| &gpu.processes).flatten().map(|(pid, _)| *pid).collect();
+    let processes: BTreeMap<u32, _> =
+        pids.into_iter().filter_map(|pid| Some((pid, index.process(pid)?))).collect();
+    let known = processes.values().filter_map(|process| Some((process.id, process.membership()?)));
+    maps.renew(sample.at, &known.collect(), &index.regions());
     for gpu in &mut sample.gpus {
-        let pids = gpu.processes.iter().flatten().map(|(pid, _)| *pid);
-        gpu.gpu_processes = pids.filter_map(|pid| index.gpu_process(pid)).collect();
+        let listed = gpu.processes.iter().flatten().filter_map(|(pid, _)| processes.get(pid));
+        let found = listed.cloned().map(|process| {
+            let mapped = maps.mapped(process.id);
+            process.with_maps(mapped)
+        });
+        gpu.gpu_processes = found.collect();
     }
     sample
 }

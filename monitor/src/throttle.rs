@@ -1,4 +1,4 @@
-//! Bounds the time that other users of the host can take from a thread. Pure.
+//! Bounds the time that a container, or another user of the host, can take from a thread. Pure.
 //!
 //! Root and the monitor's own user are never delayed by what they do. Other users may connect, send
 //! requests and read the control tree as often as they like. A source of such events that has used
@@ -22,6 +22,11 @@ impl Throttle {
     /// Counts time that was used.
     pub(crate) fn charge(&mut self, now: Nanos, used: Nanos) {
         self.earned = self.earned.max(now) + Nanos(used.0.saturating_mul(PART));
+    }
+
+    /// Whether it has used no more than its part, so that it is as good as new.
+    pub(crate) fn is_idle(&self, now: Nanos) -> bool {
+        self.earned <= now
     }
 
     /// Pauses the source until then.

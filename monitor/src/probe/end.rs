@@ -7,10 +7,12 @@
 //! does a new one with its number.
 
 use cgpu_client::message::{Cause, Shim, Signal};
+use cgpu_shm::clock::{Clock, Monotonic};
 use cgpu_shm::units::Bytes;
 use rustix::process::{Pid, PidfdFlags, Signal as Number, pidfd_open, pidfd_send_signal};
 
-use super::gpu_processes::{ContainerIdentity, GpuProcess, ProcessIndex, has_driver_mapped};
+use super::gpu_processes::{ContainerIdentity, GpuProcess, ProcessIndex};
+use super::maps::Maps;
 use super::nvml::Library;
 use crate::watcher::Order;
 
@@ -22,6 +24,7 @@ pub(super) fn end(
     order: &Order,
     library: Option<&Library>,
     identities: &[ContainerIdentity],
+    maps: &mut Maps,
 ) -> Result<(), String> {
     let pid = i32::try_from(order.id.pid)
         .ok()
@@ -32,9 +35,19 @@ pub(super) fn end(
     let library = library.ok_or("NVML does not answer")?;
     let on_gpu = library.processes(order.gpu).ok_or("NVML does not list the GPU's processes")?;
     let index = ProcessIndex::new(identities);
-    let found = on_gpu.iter().filter_map(|(pid, memory)| Some((index.gpu_process(*pid)?, *memory)));
+    let mapped = match maps.mapped(order.id) {
+        // It is not ended, until it is read in turn and found to have one.
+        Some(mapped) if !mapped.driver => Some(mapped),
+        Some(mapped) if order.cause == Cause::OverLimit => Some(mapped),
+        _ => maps.check(Monotonic.now(), order.id, order.owner.0, &index.regions()),
+    };
+    let found = on_gpu.iter().filter_map(|(pid, memory)| {
+        let process = index.process(*pid)?;
+        let mapped = if process.id == order.id { mapped } else { None };
+        Some((process.with_maps(mapped), *memory))
+    });
     recheck(order, &found.collect::<Vec<_>>())?;
-    if !has_driver_mapped(order.id) {
+    if mapped.is_none_or(|mapped| !mapped.driver) {
         return Err("it has no driver mapped: NVML may mean another process".into());
     }
     let signal = match order.signal {

@@ -14,6 +14,7 @@
 //! that the control groups agree. Processes are remembered by pid and start time, since the kernel
 //! reuses pids. What a process says itself, in variables or in its region, does not count.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -79,6 +80,40 @@ pub(super) struct ProcessIndex<'a> {
     ancestors: Vec<ProcessId>,
 }
 
+/// A process whose container has been found.
+#[derive(Clone, Debug)]
+pub(super) struct IdentifiedProcess<'a> {
+    pub(super) id: ProcessId,
+    comm: String,
+    owner: Option<&'a ContainerIdentity>,
+    is_verified: bool,
+}
+
+impl IdentifiedProcess<'_> {
+    /// Returns its container and whether it is verified; none: it belongs to none, and what it has
+    /// mapped does not count.
+    pub(super) fn membership(&self) -> Option<(u64, bool)> {
+        self.owner.map(|owner| (owner.tenant, self.is_verified))
+    }
+
+    /// Returns the process with what its maps have shown; none: they were not read yet.
+    pub(super) fn with_maps(self, mapped: Option<Mapped>) -> GpuProcess {
+        let shim = match mapped {
+            _ if self.is_verified => Shim::Bound,
+            None => Shim::Unknown,
+            // Its slot is about to be verified, or is in a region that cannot be read.
+            Some(mapped) if mapped.region => Shim::Bound,
+            Some(mapped) if mapped.shim && self.owner.is_some_and(|owner| owner.closed) => {
+                Shim::Unknown
+            }
+            Some(mapped) if mapped.shim => Shim::Loaded,
+            Some(_) => Shim::Absent,
+        };
+        let owner = self.owner.map(|owner| owner.tenant);
+        GpuProcess { id: self.id, comm: self.comm, owner, shim }
+    }
+}
+
 /// Namespace and groups of a process that is known to belong to a container.
 #[derive(Debug)]
 struct KnownProcess {
@@ -113,38 +148,19 @@ impl<'a> ProcessIndex<'a> {
         }
     }
 
-    /// Identifies a process; none: it has exited. Its maps are slow to read, so only those of
-    /// containers' processes that are not verified are read.
-    pub(super) fn gpu_process(&self, pid: u32) -> Option<GpuProcess> {
+    /// Identifies a process; none: it has exited.
+    pub(super) fn process(&self, pid: u32) -> Option<IdentifiedProcess<'a>> {
         let id = ProcessId::of(pid)?;
         let verified = self.identities.iter().find(|identity| identity.verified.contains(&id));
         let owner = verified.or_else(|| self.owner(pid));
-        let mapped = if verified.is_none() && owner.is_some() { Mapped::of(id) } else { None };
         // Checked last, so that all of it is of one process.
         let about = Stat::of(pid).filter(|about| about.start_time == id.start_time)?;
-        let bound = |mapped: &Mapped| {
-            self.identities
-                .iter()
-                .any(|identity| identity.file.is_some_and(|file| mapped.files.contains(&file)))
-        };
-        let shim = match &mapped {
-            _ if verified.is_some() => Shim::Bound,
-            None => Shim::Unknown,
-            // Its slot is about to be verified, or is in a region that cannot be read.
-            Some(mapped) if bound(mapped) => Shim::Bound,
-            Some(mapped) if mapped.shim && owner.is_some_and(|identity| identity.closed) => {
-                Shim::Unknown
-            }
-            Some(mapped) if mapped.shim => Shim::Loaded,
-            Some(mapped) if mapped.is_cut => Shim::Unknown,
-            Some(_) => Shim::Absent,
-        };
-        Some(GpuProcess {
-            id,
-            comm: about.comm,
-            owner: owner.map(|identity| identity.tenant),
-            shim,
-        })
+        Some(IdentifiedProcess { id, comm: about.comm, owner, is_verified: verified.is_some() })
+    }
+
+    /// Returns the containers' regions.
+    pub(super) fn regions(&self) -> BTreeSet<Identity> {
+        self.identities.iter().filter_map(|identity| identity.file).collect()
     }
 
     fn owner(&self, pid: u32) -> Option<&'a ContainerIdentity> {
@@ -197,12 +213,6 @@ impl<'a> ProcessIndex<'a> {
                 .any(|process| process.namespace == own && groups.are_with(&process.groups))
         })
     }
-}
-
-/// Whether a process has a driver mapped. If not, NVML means a process with that number in another
-/// PID namespace. More mappings than are read count as the driver's: no process hides it so.
-pub(super) fn has_driver_mapped(id: ProcessId) -> bool {
-    Mapped::of(id).is_some_and(|mapped| mapped.driver || mapped.is_cut)
 }
 
 /// Returns the directory that a process sees at `/run/cgpu`, and the `use` in it. Links are

@@ -1,85 +1,50 @@
-//! Files that a process has mapped, read from `/proc/PID/maps`.
+//! What a process has mapped, read from `/proc/PID/maps`.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-
-use parking_lot::Mutex;
+use std::sync::LazyLock;
 
 use super::stat::folder;
 use crate::watcher::ProcessId;
 
-/// Most bytes that are read of a process's maps: as many mappings as the kernel allows unless it is
-/// told otherwise, with 128 bytes for each. A path has up to 4,096, and as many of them take
-/// seconds to read.
-const MAX_MAPS: u64 = 8 << 20;
+/// Mappings that a process may have, unless the kernel says otherwise.
+const DEFAULT_MAX_MAPPINGS: u64 = 65_530;
 
-/// Processes whose maps are longer. They are not read again.
-static TOO_LONG: Mutex<BTreeSet<ProcessId>> = Mutex::new(BTreeSet::new());
+/// Most mappings that are read of a process: twice as many as it may have at a time. A process that
+/// maps more while it is read would be read without end.
+static MAX_MAPPINGS: LazyLock<u64> = LazyLock::new(|| {
+    let text = fs::read_to_string("/proc/sys/vm/max_map_count").ok();
+    let allowed = text.and_then(|text| text.trim().parse().ok()).unwrap_or(DEFAULT_MAX_MAPPINGS);
+    allowed.saturating_mul(2)
+});
 
 /// Device and inode of a file.
 pub(super) type Identity = (u64, u64);
 
-#[derive(Debug, Default, PartialEq, Eq)]
+/// What is known of a process by its maps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mapped {
-    pub(super) files: BTreeSet<Identity>,
+    /// One of the regions that were searched for.
+    pub(super) region: bool,
     pub(super) shim: bool,
     pub(super) driver: bool,
-    /// There are more mappings, which were not read.
-    pub(super) is_cut: bool,
 }
 
 impl Mapped {
-    /// Reads the maps of a process. None: it has exited, or may not be read.
-    pub(super) fn of(id: ProcessId) -> Option<Self> {
-        if TOO_LONG.lock().contains(&id) {
-            return Some(Self { is_cut: true, ..Self::default() });
-        }
-        let mapped = Self::read(fs::File::open(folder(id.pid).join("maps")).ok()?).ok()?;
-        if mapped.is_cut {
-            tracing::warn!("process {}: only {MAX_MAPS} bytes of its maps are read", id.pid);
-            let mut too_long = TOO_LONG.lock();
-            too_long.retain(|id| id.lives());
-            too_long.insert(id);
-        }
-        Some(mapped)
-    }
-
-    fn read(maps: impl Read) -> io::Result<Self> {
-        let (mut mapped, mut line) = (Self::default(), Vec::new());
-        let mut maps = BufReader::new(maps.take(MAX_MAPS));
-        while maps.read_until(b'\n', &mut line)? > 0 {
-            // A line that was cut would name another file.
-            if line.pop() == Some(b'\n') {
-                mapped.take(&line);
-            }
-            line.clear();
-        }
-        mapped.is_cut = maps.get_ref().limit() == 0;
-        Ok(mapped)
-    }
-
-    pub(super) fn take(&mut self, line: &[u8]) {
+    /// Adds a line of the maps.
+    pub(super) fn take(&mut self, line: &[u8], regions: &BTreeSet<Identity>) {
         // Range, permissions, offset, device, inode; then blanks and the path, which may contain
         // blanks.
         let mut fields = line.splitn(6, |byte| *byte == b' ');
-        let text = |field: &[u8]| std::str::from_utf8(field).map(str::to_owned).ok();
-        let device = fields.nth(3).and_then(text);
-        let inode = fields.next().and_then(text).and_then(|inode| inode.parse::<u64>().ok());
-        let (Some(device), Some(inode)) = (device, inode.filter(|inode| *inode > 0)) else {
-            return;
-        };
-        let number = |part: &str| u32::from_str_radix(part, 16).ok();
-        if let Some((major, minor)) = device.split_once(':')
-            && let (Some(major), Some(minor)) = (number(major), number(minor))
-        {
-            self.files.insert((rustix::fs::makedev(major, minor), inode));
-        }
-        let path = Path::new(std::ffi::OsStr::from_bytes(
-            fields.next().unwrap_or_default().trim_ascii_start(),
-        ));
+        let device = fields.nth(3).and_then(device);
+        let inode = fields.next().and_then(|field| number(field, 10)).filter(|inode| *inode > 0);
+        let (Some(device), Some(inode)) = (device, inode) else { return };
+        self.region |= regions.contains(&(device, inode));
+        let path = fields.next().unwrap_or_default().trim_ascii_start();
+        let path = Path::new(std::ffi::OsStr::from_bytes(path));
         let name = path.file_name().unwrap_or_default().as_bytes();
         self.shim |= name.starts_with(b"libcgpu.so");
         self.driver |= name.starts_with(b"libcuda.so")
@@ -87,41 +52,140 @@ impl Mapped {
     }
 }
 
+fn number(field: &[u8], radix: u32) -> Option<u64> {
+    u64::from_str_radix(std::str::from_utf8(field).ok()?, radix).ok()
+}
+
+fn device(field: &[u8]) -> Option<u64> {
+    let (major, minor) = field.split_at(field.iter().position(|byte| *byte == b':')?);
+    let part = |digits| u32::try_from(number(digits, 16)?).ok();
+    Some(rustix::fs::makedev(part(major)?, part(minor.get(1..)?)?))
+}
+
+/// A reading of a process's maps, which may be made piece by piece. A process that runs another
+/// program meanwhile has fewer mappings than it seems.
+#[derive(Debug)]
+pub(super) struct MapsReader<R = File> {
+    maps: BufReader<R>,
+    /// What was found so far.
+    pub(super) mapped: Mapped,
+    /// Mappings that may still be read.
+    left: u64,
+}
+
+impl MapsReader {
+    /// Opens the maps of a process.
+    ///
+    /// # Errors
+    /// When it has exited, or may not be read.
+    pub(super) fn open(id: ProcessId) -> io::Result<Self> {
+        Ok(Self::new(File::open(folder(id.pid).join("maps"))?, *MAX_MAPPINGS))
+    }
+}
+
+impl<R: Read> MapsReader<R> {
+    fn new(maps: R, left: u64) -> Self {
+        Self { maps: BufReader::new(maps), mapped: Mapped::default(), left }
+    }
+
+    /// Reads this many bytes and the rest of the last line, and searches them for the regions.
+    /// Returns whether all has been read.
+    pub(super) fn read(&mut self, bytes: u64, regions: &BTreeSet<Identity>) -> io::Result<bool> {
+        let (mut line, mut read) = (Vec::new(), 0);
+        while read < bytes {
+            line.clear();
+            read += self.maps.read_until(b'\n', &mut line)? as u64;
+            let is_line = line.pop() == Some(b'\n');
+            if !is_line || self.left == 0 {
+                return Ok(true);
+            }
+            self.left -= 1;
+            self.mapped.take(&line, regions);
+        }
+        Ok(false)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn region() -> Identity {
+        (rustix::fs::makedev(0xfe, 1), 4711)
+    }
+
     /// The maps of a process that has a file with a long path mapped very often. Counts what is
     /// read of them.
-    #[derive(Default)]
     struct Maps {
+        lines: u64,
         read: u64,
+        inode: u64,
     }
 
     impl Read for Maps {
         fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-            assert!(self.read < 100 * MAX_MAPS, "read without end");
+            let Some(left) = self.lines.checked_sub(1) else { return Ok(0) };
+            self.lines = left;
             let path = "x".repeat(4000);
-            let line = format!("7f0000000000-7f0000001000 r--p 00000000 fe:01 4711 /{path}\n");
-            let count = bytes.len().min(line.len());
-            bytes[..count].copy_from_slice(&line.as_bytes()[..count]);
-            self.read += count as u64;
-            Ok(count)
+            let inode = self.inode;
+            let line = format!("7f0000000000-7f0000001000 r--p 00000000 fe:01 {inode} /{path}\n");
+            bytes[..line.len()].copy_from_slice(line.as_bytes());
+            self.read += line.len() as u64;
+            Ok(line.len())
+        }
+    }
+
+    fn maps(lines: u64) -> Maps {
+        Maps { lines, read: 0, inode: region().1 }
+    }
+
+    #[test]
+    fn maps_are_read_in_pieces_up_to_a_bound() {
+        let regions = BTreeSet::from([region()]);
+        for (lines, bound, pieces) in [(1, 1000, 1), (100, 1000, 41), (u64::MAX, 1000, 405)] {
+            let mut reader = MapsReader::new(maps(lines), bound);
+            let (mut count, mut before) = (1, 0);
+            while !reader.read(10_000, &regions).unwrap() {
+                count += 1;
+                let read = reader.maps.get_ref().read;
+                assert!(read - before < 20_000, "{read} bytes after {before}");
+                before = read;
+            }
+            assert!(count <= pieces && reader.mapped.region, "{count} pieces of {lines} lines");
         }
     }
 
     #[test]
-    fn maps_are_read_up_to_a_bound() {
-        let mut maps = Maps::default();
-        let mapped = Mapped::read(&mut maps).unwrap();
-        assert!(mapped.is_cut && maps.read <= MAX_MAPS, "{} bytes", maps.read);
-        assert!(mapped.files.contains(&(rustix::fs::makedev(0xfe, 1), 4711)));
+    fn line_that_is_cut_names_no_file() {
+        let line = b"7f00-7f01 r--p 00000000 fe:01 4711";
+        let mut reader = MapsReader::new(&line[..], 1000);
+        assert!(reader.read(100, &BTreeSet::from([region()])).unwrap());
+        assert_eq!(reader.mapped, Mapped::default());
     }
 
     #[test]
-    fn line_that_is_cut_names_no_file() {
-        let line = b"7f00-7f01 r--p 00000000 fe:01 47";
-        let mapped = Mapped::read(&line[..]).unwrap();
-        assert_eq!(mapped, Mapped::default());
+    fn mappings_are_read_from_the_kernels_lines() {
+        let shared = (rustix::fs::makedev(0, 0x1b), 12);
+        let none = Mapped::default();
+        let (region, shim, driver) = (
+            Mapped { region: true, ..none },
+            Mapped { shim: true, ..none },
+            Mapped { driver: true, ..none },
+        );
+        for (line, expected) in [
+            ("7f00-7f01 r-xp 00000000 fe:01 4712             /a folder/libcgpu.so", shim),
+            ("7f00-7f01 rw-s 00000000 00:1b 12               /dev/shm/x (deleted)", region),
+            ("7f00-7f01 rw-s 00000000 00:1b 13               /dev/shm/x (deleted)", none),
+            ("7f00-7f01 r-xp 00000000 fe:01 4712 /usr/lib/libcuda.so.550.54 (deleted)", driver),
+            ("7f00-7f01 rw-s 00000000 00:06 99    /dev/nvidia0", driver),
+            ("7f00-7f01 rw-p 00000000 00:00 0                [heap]", none),
+            ("7f00-7f01 rw-p 00000000 00:00 0 ", none),
+            ("no line of that kind", none),
+            ("", none),
+        ] {
+            let mut mapped = none;
+            mapped.take(line.as_bytes(), &BTreeSet::from([shared]));
+            assert_eq!(mapped, expected, "{line}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Finds the host processes of a container's slots: those that have its file mapped, and the id
 //! that the slot names in their own PID namespace.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::OwnedFd;
 
@@ -8,12 +9,16 @@ use cgpu_shm::clock::thread_cpu;
 use cgpu_shm::units::{Nanos, SlotIndex};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::mapped::{Identity, Mapped};
+use super::mapped::{Identity, MapsReader};
 use crate::watcher::ProcessId;
 
 /// CPU time for the maps of processes after which a search is interrupted, so that NVML and the
 /// searches of other containers have their turn. It goes on when its container is due again.
 const STEP: Nanos = Nanos::from_millis(50);
+
+/// Most bytes that are read of a process's maps: as many mappings as the kernel allows unless it is
+/// told otherwise, with 128 bytes for each.
+const MAX_MAPS: u64 = 8 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Search {
@@ -131,9 +136,10 @@ fn innermost(pid: u32) -> Option<u32> {
     line.split_whitespace().next_back()?.parse().ok()
 }
 
-/// Whether a process has the file mapped, according to the kernel.
+/// Whether a process has the file mapped, according to the kernel and as far as its maps are read.
 fn maps(id: ProcessId, file: Identity) -> bool {
-    Mapped::of(id).is_some_and(|mapped| mapped.files.contains(&file))
+    let Ok(mut reader) = MapsReader::open(id) else { return false };
+    reader.read(MAX_MAPS, &BTreeSet::from([file])).is_ok() && reader.mapped.region
 }
 
 #[cfg(test)]

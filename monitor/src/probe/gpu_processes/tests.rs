@@ -2,6 +2,12 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use cgpu_shm::clock::thread_cpu;
+use cgpu_shm::units::Nanos;
+
+use super::super::mapped::{Identity, MapsReader};
+use super::super::maps::Maps;
+use super::super::{GpuSample, Sample, identify};
 use super::*;
 
 struct Sleeper(Child);
@@ -36,26 +42,22 @@ fn identity(tenant: u64, dir: &Path) -> ContainerIdentity {
     }
 }
 
-#[test]
-fn mappings_are_read_from_the_kernels_lines() {
-    let mut mapped = Mapped::default();
-    for line in [
-        "7f0000000000-7f0000001000 r-xp 00000000 fe:01 4711             /a folder/libcgpu.so",
-        "7f0000001000-7f0000002000 rw-s 00000000 00:1b 12               /dev/shm/x (deleted)",
-        "7f0000002000-7f0000003000 rw-p 00000000 00:00 0                [heap]",
-        "7f0000003000-7f0000004000 rw-p 00000000 00:00 0 ",
-        "no line of that kind",
-        "",
-    ] {
-        mapped.take(line.as_bytes());
-    }
-    let files = [(rustix::fs::makedev(0xfe, 1), 4711), (rustix::fs::makedev(0, 0x1b), 12)];
-    assert_eq!(mapped, Mapped { files: files.into(), shim: true, ..Mapped::default() });
-    mapped.take(b"7f00-7f01 r-xp 00000000 fe:01 4712    /usr/lib/libcuda.so.550.54 (deleted)");
-    assert!(mapped.driver);
-    let mut device = Mapped::default();
-    device.take(b"7f00-7f01 rw-s 00000000 00:06 99    /dev/nvidia0");
-    assert!(device.driver && !device.shim);
+/// Identifies a process, and reads what it has mapped.
+fn gpu_process(identities: &[ContainerIdentity], pid: u32) -> Option<GpuProcess> {
+    let index = ProcessIndex::new(identities);
+    let process = index.process(pid)?;
+    let mapped = process.membership().map(|_| mapped(process.id, &index.regions()));
+    Some(process.with_maps(mapped))
+}
+
+fn mapped(id: ProcessId, regions: &BTreeSet<Identity>) -> Mapped {
+    let mut reader = MapsReader::open(id).unwrap();
+    assert!(reader.read(u64::MAX, regions).unwrap());
+    reader.mapped
+}
+
+fn maps_file(pid: u32, file: Identity) -> bool {
+    mapped(id(pid), &BTreeSet::from([file])).region
 }
 
 #[test]
@@ -69,9 +71,7 @@ fn process_belongs_to_the_one_container_that_started_it() {
     let mut line = String::new();
     BufReader::new(shell.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let child: u32 = line.trim().parse().unwrap();
-    let of = |identities: &[ContainerIdentity], pid| {
-        ProcessIndex::new(identities).gpu_process(pid).unwrap().owner
-    };
+    let of = |identities: &[ContainerIdentity], pid| gpu_process(identities, pid).unwrap().owner;
 
     let made =
         ContainerIdentity { registrants: vec![id(shell.0.id())], ..identity(1, here.path()) };
@@ -89,22 +89,21 @@ fn process_belongs_to_the_one_container_that_started_it() {
     assert_eq!(of(std::slice::from_ref(&monitor), child), None);
     // A verified process needs no other rule.
     let verified = ContainerIdentity { verified: vec![id(pid)], ..identity(4, here.path()) };
-    let index = ProcessIndex::new(std::slice::from_ref(&verified));
-    let found = index.gpu_process(pid).unwrap();
+    let found = gpu_process(std::slice::from_ref(&verified), pid).unwrap();
     assert_eq!((found.owner, found.shim), (Some(4), Shim::Bound));
     // It has left its slot and still belongs to the container.
     let former = ContainerIdentity { former: vec![id(pid)], ..identity(4, here.path()) };
-    let found = ProcessIndex::new(std::slice::from_ref(&former)).gpu_process(pid).unwrap();
+    let found = gpu_process(std::slice::from_ref(&former), pid).unwrap();
     assert_eq!((found.owner, found.shim), (Some(4), Shim::Absent));
     assert_eq!(of(std::slice::from_ref(&monitor), pid), None);
     // A pid that now belongs to another process identifies neither it nor its children.
     let stale = |id: ProcessId| ProcessId { start_time: id.start_time - 1, ..id };
     let verified = ContainerIdentity { verified: vec![stale(id(pid))], ..verified };
-    let found = ProcessIndex::new(std::slice::from_ref(&verified)).gpu_process(pid).unwrap();
+    let found = gpu_process(std::slice::from_ref(&verified), pid).unwrap();
     assert_eq!((found.owner, found.shim), (None, Shim::Unknown));
     let made = ContainerIdentity { registrants: vec![stale(id(shell.0.id()))], ..made };
     assert_eq!(of(std::slice::from_ref(&made), child), None);
-    assert_eq!(ProcessIndex::new(&[monitor]).gpu_process(u32::MAX), None);
+    assert_eq!(gpu_process(&[monitor], u32::MAX), None);
     // The shell's own child must not outlive the test.
     let child = rustix::process::Pid::from_raw(i32::try_from(child).unwrap()).unwrap();
     rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
@@ -118,17 +117,14 @@ fn process_that_maps_the_region_counts_as_bound() {
     // The program stands in for the region's file. `spawn` may return before it is mapped.
     let program =
         || fs::metadata(format!("/proc/{pid}/exe")).map(|about| (about.dev(), about.ino()));
-    while !program().is_ok_and(|file| Mapped::of(id(pid)).unwrap().files.contains(&file)) {
+    while !program().is_ok_and(|file| maps_file(pid, file)) {
         std::thread::yield_now();
     }
     let bare = ContainerIdentity { registrants: vec![id(pid)], ..identity(1, here.path()) };
-    assert_eq!(
-        ProcessIndex::new(std::slice::from_ref(&bare)).gpu_process(pid).unwrap().shim,
-        Shim::Absent
-    );
+    assert_eq!(gpu_process(std::slice::from_ref(&bare), pid).unwrap().shim, Shim::Absent);
     let bound = ContainerIdentity { file: Some(program().unwrap()), ..bare };
-    assert_eq!(ProcessIndex::new(&[bound]).gpu_process(pid).unwrap().shim, Shim::Bound);
-    assert!(!has_driver_mapped(id(pid)));
+    assert_eq!(gpu_process(&[bound], pid).unwrap().shim, Shim::Bound);
+    assert!(!mapped(id(pid), &BTreeSet::new()).driver);
 }
 
 /// A process with the shim may have a slot in a region that cannot be read.
@@ -146,13 +142,12 @@ fn shim_of_a_process_with_an_unreadable_region_is_unknown() {
     let sleeper = Sleeper(command.spawn().unwrap());
     let pid = sleeper.0.id();
     let hangs = std::time::Instant::now() + std::time::Duration::from_secs(120);
-    while !Mapped::of(id(pid)).unwrap().shim {
+    while !mapped(id(pid), &BTreeSet::new()).shim {
         assert!(std::time::Instant::now() < hangs, "nothing is preloaded into sleep");
         std::thread::yield_now();
     }
     let open = ContainerIdentity { registrants: vec![id(pid)], ..identity(1, here.path()) };
-    let shim =
-        |identity: ContainerIdentity| ProcessIndex::new(&[identity]).gpu_process(pid).unwrap().shim;
+    let shim = |identity: ContainerIdentity| gpu_process(&[identity], pid).unwrap().shim;
     assert_eq!(shim(open.clone()), Shim::Loaded);
     assert_eq!(shim(ContainerIdentity { closed: true, ..open.clone() }), Shim::Unknown);
     let about = fs::metadata(&program).unwrap();
@@ -175,15 +170,22 @@ int main(void) {
 }
 ";
 
-#[test]
-fn process_whose_main_thread_has_exited_is_recognised() {
-    let here = tempfile::tempdir().unwrap();
-    let (source, program) = (here.path().join("program.c"), here.path().join("program"));
-    fs::write(&source, NO_MAIN_THREAD).unwrap();
+/// Compiles a C program, and starts it. Returns the path of the program, too.
+fn start(here: &Path, text: &str) -> (Sleeper, PathBuf) {
+    let (source, program) = (here.join("program.c"), here.join("program"));
+    fs::write(&source, text).unwrap();
     let mut compiler = Command::new("cc");
     compiler.arg("-pthread").arg("-o").arg(&program).arg(&source);
     assert!(compiler.status().unwrap().success());
-    let process = Sleeper(Command::new(&program).stdin(Stdio::null()).spawn().unwrap());
+    let mut command = Command::new(&program);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    (Sleeper(child.unwrap()), program)
+}
+
+#[test]
+fn process_whose_main_thread_has_exited_is_recognised() {
+    let here = tempfile::tempdir().unwrap();
+    let (process, program) = start(here.path(), NO_MAIN_THREAD);
     let pid = process.0.id();
     let hangs = std::time::Instant::now() + std::time::Duration::from_secs(100);
     while !fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z ") {
@@ -193,15 +195,92 @@ fn process_whose_main_thread_has_exited_is_recognised() {
     let id = ProcessId::of(pid).expect("it is alive");
     assert!(id.lives());
     let about = fs::metadata(&program).unwrap();
-    assert!(Mapped::of(id).unwrap().files.contains(&(about.dev(), about.ino())));
+    assert!(maps_file(pid, (about.dev(), about.ino())));
     let own = std::process::id();
     assert_eq!(pid_namespace(pid), pid_namespace(own));
     assert_eq!(Cgroups::of(pid), Cgroups::of(own));
     assert!(openat(CWD, folder(pid).join("root"), OFlags::PATH, Mode::empty()).is_ok());
     let known = ContainerIdentity { registrants: vec![id], ..identity(1, here.path()) };
-    let found = ProcessIndex::new(std::slice::from_ref(&known)).gpu_process(pid).unwrap();
+    let found = gpu_process(std::slice::from_ref(&known), pid).unwrap();
     assert_eq!((found.owner, found.shim), (Some(1), Shim::Absent));
     drop(process);
     assert_eq!(ProcessId::of(pid), None);
     assert!(!id.lives());
+}
+
+/// A program that maps its own file as often as the kernel allows, less a few times, in four
+/// processes. It writes their ids.
+const MANY_MAPPINGS: &str = r#"
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    int file = open(argv[0], O_RDONLY);
+    alarm(300);
+    for (int i = 0; i < 58000; i++)
+        if (mmap(0, 4096, PROT_READ, MAP_PRIVATE, file, 0) == MAP_FAILED) return 1;
+    for (int i = 0; i < 3; i++)
+        if (!fork()) { prctl(PR_SET_PDEATHSIG, 9); break; }
+    printf("%d\n", getpid());
+    fflush(stdout);
+    for (;;) pause();
+}
+"#;
+
+/// Four processes with many mappings, in one container. Its time is that of the samples, so that
+/// only CPU time is measured.
+struct SlowProcesses {
+    _process: Sleeper,
+    pids: Vec<u32>,
+    container: ContainerIdentity,
+    maps: Maps,
+}
+
+impl SlowProcesses {
+    fn start(here: &Path) -> Self {
+        let (mut process, _) = start(here, MANY_MAPPINGS);
+        let lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
+        let pids: Vec<u32> = lines.take(4).map(|line| line.unwrap().parse().unwrap()).collect();
+        assert_eq!(pids.len(), 4, "it cannot have as many mappings");
+        let registrants = pids.iter().map(|pid| id(*pid)).collect();
+        let container = ContainerIdentity { registrants, ..identity(1, here) };
+        Self { _process: process, pids, container, maps: Maps::default() }
+    }
+
+    fn sample(&mut self, second: u64) -> Vec<Shim> {
+        let gpu = GpuSample {
+            processes: Some(self.pids.iter().map(|pid| (*pid, None)).collect()),
+            ..GpuSample::default()
+        };
+        let at = Nanos::from_millis(second * 1000);
+        let sample = Sample { at, gpus: vec![gpu], ..Sample::default() };
+        let sample = identify(sample, std::slice::from_ref(&self.container), &mut self.maps);
+        sample.gpus[0].gpu_processes.iter().map(|process| process.shim).collect()
+    }
+}
+
+#[test]
+fn processes_with_many_mappings_cost_the_prober_little() {
+    let here = tempfile::tempdir().unwrap();
+    let mut processes = SlowProcesses::start(here.path());
+    let (start, seconds) = (thread_cpu(), 40);
+    for second in 1..=seconds {
+        processes.sample(second);
+    }
+    let used = thread_cpu() - start;
+    assert!(used.0 * 20 < seconds * 1_000_000_000, "{used:?} in {seconds} s");
+}
+
+#[test]
+fn process_with_long_maps_does_not_hide_that_it_has_no_shim() {
+    let here = tempfile::tempdir().unwrap();
+    let long = here.path().join("x".repeat(250));
+    fs::create_dir(&long).unwrap();
+    let mut processes = SlowProcesses::start(&long);
+    let length = fs::read(format!("/proc/{}/maps", processes.pids[0])).unwrap().len();
+    assert!(length > 16 << 20, "{length} bytes");
+    let mut found = (1..=100).map(|second| processes.sample(second));
+    assert!(found.any(|shims| shims == [Shim::Absent; 4]));
 }
