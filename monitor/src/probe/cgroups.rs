@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
 use super::stat::folder;
 
@@ -18,7 +19,14 @@ pub(super) struct Cgroups(String);
 impl Cgroups {
     /// Reads a process's groups. None: there is no such process.
     pub(super) fn of(pid: u32) -> Option<Self> {
-        fs::read_to_string(folder(pid).join("cgroup")).ok().map(Self)
+        let read = |folder: &Path| fs::read_to_string(folder.join("cgroup")).ok().map(Self);
+        Self::named_or(read(Path::new(&format!("/proc/{pid}")))?, || read(&folder(pid)))
+    }
+
+    /// Returns the groups of a main thread, or those of a thread that lives: a process can have
+    /// very many threads that do not. Control groups of version 2 show a container's id in both.
+    fn named_or(main: Self, living: impl FnOnce() -> Option<Self>) -> Option<Self> {
+        if main.all().is_empty() { living() } else { Some(main) }
     }
 
     /// Returns all container ids in the paths.
@@ -91,6 +99,21 @@ mod tests {
             let is_known = |id: &str| known.iter().any(|one| one == id);
             assert_eq!(own.outermost(is_known), expected, "{groups}");
         }
+    }
+
+    #[test]
+    fn living_thread_is_searched_for_only_where_no_container_is_named() {
+        let named = Cgroups(format!("5:pids:/\n0::/docker/{}\n", "a".repeat(64)));
+        let is_searched = |main: &Cgroups| {
+            let mut is_searched = false;
+            Cgroups::named_or(main.clone(), || {
+                is_searched = true;
+                Some(named.clone())
+            });
+            is_searched
+        };
+        assert!(!is_searched(&named));
+        assert!(is_searched(&Cgroups("5:pids:/\n0::/user.slice\n".into())));
     }
 
     #[test]

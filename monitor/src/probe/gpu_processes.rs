@@ -61,7 +61,7 @@ impl ContainerIdentity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GpuProcess {
     pub(crate) id: ProcessId,
-    /// Its name, without control characters.
+    /// Its name, printable.
     pub(crate) comm: String,
     /// [`ContainerIdentity::tenant`].
     pub(crate) owner: Option<u64>,
@@ -228,7 +228,7 @@ fn run_directory(pid: u32) -> Option<(Identity, Option<Identity>)> {
 }
 
 fn pid_namespace(pid: u32) -> Option<Identity> {
-    fs::metadata(folder(pid).join("ns/pid")).ok().map(|at| (at.dev(), at.ino()))
+    fs::metadata(format!("/proc/{pid}/ns/pid")).ok().map(|at| (at.dev(), at.ino()))
 }
 
 #[cfg(test)]
