@@ -10,6 +10,7 @@ use cgpu_client::device_id::DeviceId;
 use cgpu_client::message::{
     ContainerStatus, GpuStatus, ProcessGpu, ProcessStatus, ShareStatus, Sharing, Status,
 };
+use cgpu_text::printable;
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
 use crate::report::{NATIVE, Report, View};
@@ -60,7 +61,7 @@ fn heading(report: &Report) -> String {
 
 fn gpu_lines(gpu: &GpuStatus, report: &Report) -> String {
     let name = match (gpu.name.is_empty(), report.view) {
-        (false, _) => format!("  {}", gpu.name),
+        (false, _) => format!("  {}", printable(&gpu.name)),
         (true, View::Host) if report.monitor => "  unknown GPU".into(),
         (true, _) => String::new(),
     };
@@ -109,7 +110,7 @@ fn add(table: &mut Table, container: &ContainerStatus, share: &ShareStatus, repo
     if let Some(image) = container.image.as_ref().filter(|_| container.gpus.first() == Some(share))
     {
         table.add_row(row(
-            [String::new(), format!("image {}", plain(image))],
+            [String::new(), format!("image {}", printable(image))],
             std::array::from_fn(|_| String::new()),
         ));
     }
@@ -137,7 +138,7 @@ fn container_row(container: &ContainerStatus, share: &ShareStatus, report: &Repo
     let used = share.used.saturating_add(share.implicit).saturating_add(share.orphan);
     let name = if container.name.is_empty() { &container.id } else { &container.name };
     row(
-        [plain(&container.id), plain(name)],
+        [printable(&container.id), printable(name)],
         [
             share.gpu.to_string(),
             share.utilization.map_or_else(nothing, |percent| format!("{percent} %")),
@@ -166,7 +167,7 @@ pub(crate) fn compute(container: &ContainerStatus, gpu: &GpuStatus) -> String {
 
 fn process_row(process: &ProcessStatus, part: &ProcessGpu) -> Row {
     let pid = process.host_pid.unwrap_or(process.pid);
-    let comm = plain(&process.comm);
+    let comm = printable(&process.comm);
     let program = if process.live { comm } else { format!("{comm} (exited)") };
     part_row(format!("  {pid}"), program, part.gpu, part.used)
 }
@@ -186,22 +187,18 @@ fn row(left: [String; 2], right: [String; 9]) -> Row {
 /// Returns a line for each problem.
 pub(crate) fn warnings(status: &Status) -> Vec<String> {
     let mut lines: Vec<String> =
-        status.warnings.iter().map(|line| format!("monitor: {line}")).collect();
+        status.warnings.iter().map(|line| format!("monitor: {}", printable(line))).collect();
     for container in &status.containers {
-        let name = plain(&container.name);
+        let name = printable(&container.name);
         if let Some(message) = &container.refused {
-            lines.push(format!("{name}: refused to start: {}", plain(message.trim_end())));
+            lines.push(format!("{name}: refused to start: {}", printable(message.trim_end())));
         }
-        lines
-            .extend(container.faults.values().map(|message| format!("{name}: {}", plain(message))));
+        lines.extend(
+            container.faults.values().map(|message| format!("{name}: {}", printable(message))),
+        );
     }
     lines.extend(watched::lines(status));
     lines
-}
-
-/// Replaces control characters: containers choose their names, which must not control the terminal.
-pub(crate) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// Formats bytes as MiB, rounded up, so that only 0 bytes show as 0.
@@ -397,11 +394,16 @@ GPU 0: processes of the host use it without the shim: 99 (train)
     }
 
     #[test]
-    fn render_removes_control_characters() {
+    fn names_and_refusals_of_containers_cannot_control_the_terminal() {
         let mut report = sample();
-        report.status.containers[0].name = "a\x1b[2J".into();
-        report.status.containers[0].processes[0].comm = "b\x07\n".into();
-        assert!(!render(&report).contains(['\x1b', '\x07']));
+        let container = &mut report.status.containers[0];
+        container.name = "a\x1b[2J\u{202e}".into();
+        container.processes[0].comm = "b\x07\n\u{200b}".into();
+        container.refused = Some("c\u{2028}monitor: all is well\u{2066}\n".into());
+        let text = render(&report);
+        for c in ['\x1b', '\x07', '\u{202e}', '\u{200b}', '\u{2028}', '\u{2066}'] {
+            assert!(!text.contains(c), "{:?} in {text:?}", c);
+        }
     }
 
     #[test]

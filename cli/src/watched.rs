@@ -1,8 +1,9 @@
 //! Findings and actions of the monitor's device watcher, as lines below the table of `cgpu smi`.
 
 use cgpu_client::message::{Cause, Ended, Finding, Shim, Signal, Status};
+use cgpu_text::printable;
 
-use crate::table::{mib, plain};
+use crate::table::mib;
 
 /// Returns a line for each finding about a container's process, one a GPU for other processes of
 /// the host, and one for each process that was ended.
@@ -11,12 +12,12 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
         status.findings.iter().filter_map(|finding| about(finding, status)).collect();
     for gpu in &status.gpus {
         if let Some(why) = &gpu.limits_unverified {
-            lines.push(format!("GPU {}: limits unverified: {}", gpu.index, plain(why)));
+            lines.push(format!("GPU {}: limits unverified: {}", gpu.index, printable(why)));
         }
         let hosts =
             status.findings.iter().filter(|it| it.gpu == gpu.index && it.container.is_none());
         let named: Vec<String> =
-            hosts.map(|it| format!("{} ({})", it.pid, plain(&it.comm))).collect();
+            hosts.map(|it| format!("{} ({})", it.pid, printable(&it.comm))).collect();
         if !named.is_empty() {
             lines.push(format!(
                 "GPU {}: processes of the host use it without the shim: {}",
@@ -31,7 +32,7 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
 
 fn about(finding: &Finding, status: &Status) -> Option<String> {
     let Finding { gpu, pid, cause, shim, .. } = finding;
-    let (id, comm) = (plain(finding.container.as_ref()?), plain(&finding.comm));
+    let (id, comm) = (printable(finding.container.as_ref()?), printable(&finding.comm));
     Some(match cause {
         Cause::Unshimmed => {
             let shim = if *shim == Shim::Loaded {
@@ -72,7 +73,8 @@ pub(crate) const fn signal(signal: Signal) -> &'static str {
 
 fn ended(ended: &Ended) -> String {
     let (Ended { pid, cause, .. }, signal) = (ended, signal(ended.signal));
-    let (comm, id, ago) = (plain(&ended.comm), plain(&ended.container), ended.ago_ms / 1000);
+    let (comm, id, ago) =
+        (printable(&ended.comm), printable(&ended.container), ended.ago_ms / 1000);
     let why = match cause {
         Cause::Unshimmed => "it used a GPU without the shim (end_unshimmed)",
         Cause::OverLimit => "its container used more than its limit (over_limit)",

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use cgpu_text::printable;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
@@ -46,7 +47,7 @@ impl<C> Default for Findings<C> {
 impl<C: Cause> Findings<C> {
     /// Adds a cause, once.
     pub fn add(&mut self, cause: C, subject: &str, found: impl AsRef<str>) {
-        let finding = Finding { cause, subject: plain(subject), found: plain(found.as_ref()) };
+        let finding = Finding { cause, subject: line(subject), found: line(found.as_ref()) };
         if !self.list.contains(&finding) {
             self.list.push(finding);
         }
@@ -54,7 +55,7 @@ impl<C: Cause> Findings<C> {
 
     /// Replaces a path by the one under which users know it.
     pub fn rename(&mut self, path: &Path, known: &Path) {
-        let [path, known] = [path, known].map(|path| plain(&path.to_string_lossy()));
+        let [path, known] = [path, known].map(|path| line(&path.to_string_lossy()));
         for finding in &mut self.list {
             finding.found = finding.found.replace(&path, &known);
         }
@@ -62,7 +63,7 @@ impl<C: Cause> Findings<C> {
 
     /// Adds something to what was examined, once.
     pub fn examined(&mut self, what: impl AsRef<str>) {
-        let what = plain(what.as_ref());
+        let what = line(what.as_ref());
         if !self.examined.contains(&what) {
             self.examined.push(what);
         }
@@ -151,23 +152,7 @@ pub(crate) fn help(question: impl ValueEnum) -> (String, String) {
     (value.get_name().to_owned(), heading)
 }
 
-/// Removes control characters: containers and kubelets write some of it, and must not control
-/// the terminal.
-fn plain(text: &str) -> String {
-    let plain = |c: char| match c {
-        '\t' | '\n' | '\r' => ' ',
-        c if c.is_control() => '?',
-        c => c,
-    };
-    text.trim().chars().map(plain).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::plain;
-
-    #[test]
-    fn plain_text_has_no_control_characters() {
-        assert_eq!(plain(" a\nb\t\x1b[2J\r\n"), "a b ?[2J");
-    }
+/// Returns text as a line: containers and kubelets write some of it.
+fn line(text: &str) -> String {
+    printable(text.trim())
 }

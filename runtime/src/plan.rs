@@ -12,6 +12,7 @@ use cgpu_settings::{Environment, GpuInfo, Inventory};
 use cgpu_shm::limits::Limits;
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
+use cgpu_text::is_printable;
 
 /// The decision for a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -226,7 +227,7 @@ fn check_indexes(declared: &Declared<'_>, gpus: BTreeSet<u32>) -> Result<(), Ref
 /// Returns a name for the limits file, which is only displayed: invalid characters are replaced,
 /// and a long name is cut.
 fn name_of(name: &str) -> Option<String> {
-    let fit = |c: char| if c.is_whitespace() || c.is_control() || c == '#' { '_' } else { c };
+    let fit = |c: char| if c.is_whitespace() || !is_printable(c) || c == '#' { '_' } else { c };
     let mut fitting = String::new();
     for character in name.chars().map(fit) {
         if fitting.len() + character.len_utf8() > cgpu_shm::limits::MAX_NAME_LENGTH {

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
+use cgpu_text::printable;
 
 use super::causes::{Cause, Findings};
 use super::view::View;
 use super::{container, preload, program};
-use crate::table::plain;
 
 /// Entry of the auxiliary vector: whether the program was started with more rights than its user's.
 const AT_SECURE: u64 = 23;
@@ -50,7 +50,7 @@ fn secure(pid: u32) -> Option<bool> {
 /// Returns the id and the name of a process.
 pub(crate) fn name(pid: u32) -> String {
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    format!("process {pid} ({})", plain(comm.trim()))
+    format!("process {pid} ({})", printable(comm.trim()))
 }
 
 /// Checks a process's filter of system calls.

@@ -1,6 +1,7 @@
 //! Applies events to the model, and returns what to do outside of it.
 
 use cgpu_client::device_id::DeviceId;
+use cgpu_text::printable;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::history::RowKey;
@@ -188,7 +189,7 @@ fn type_weight(model: &mut Model, key: KeyCode, row: RowKey, mut text: String) {
         }
         KeyCode::Enter if !text.is_empty() => {
             let (id, gpu) = &row;
-            let meaning = format!("{} on GPU {gpu}: weight {text}", table::plain(id));
+            let meaning = format!("{} on GPU {gpu}: weight {text}", printable(id));
             let path = format!("{gpu}/{id}/weight");
             model.mode = Mode::Confirm(Write { path, value: text, meaning });
             return;

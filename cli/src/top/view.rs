@@ -1,5 +1,6 @@
 //! Renders the model for any size of the terminal.
 
+use cgpu_text::printable;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
@@ -68,8 +69,7 @@ fn title(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
         )),
     ];
     if !model.filter.is_empty() {
-        spans
-            .push(Span::styled(format!("  filter {}", table::plain(&model.filter)), theme.title()));
+        spans.push(Span::styled(format!("  filter {}", printable(&model.filter)), theme.title()));
     }
     if let Some(gpu) = model.gpu {
         spans.push(Span::styled(format!("  GPU {gpu}"), theme.title()));
@@ -95,11 +95,11 @@ fn title(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {
 /// the keys.
 fn footer(model: &Model, theme: &Theme) -> (String, Style) {
     match (&model.lost, &model.note, &model.mode) {
-        (Some(message), _, _) => (table::plain(message), theme.warning()),
+        (Some(message), _, _) => (printable(message), theme.warning()),
         (_, _, Mode::Filter) => {
             (format!("filter: {}_  Enter keeps it, Esc clears it", model.filter), theme.title())
         }
-        (_, Some(Note::Refused(message)), _) => (table::plain(message), theme.warning()),
+        (_, Some(Note::Refused(message)), _) => (printable(message), theme.warning()),
         (_, Some(Note::Done(message)), _) => (message.clone(), theme.title()),
         _ => match warnings(model).into_iter().next() {
             Some(message) => (message, theme.warning()),
@@ -267,9 +267,10 @@ mod tests {
     fn names_of_containers_cannot_control_the_terminal() {
         let mut model = fixtures::one_gpu();
         model.sample.status.containers[0].id = "\x1b[2Jalpha".into();
-        model.sample.status.containers[0].name = "\x07\n".into();
-        model.sample.status.containers[0].image = Some("\x1b[2J".into());
+        model.sample.status.containers[0].name = "\x07\n\u{202e}".into();
+        model.sample.status.containers[0].image = Some("\x1b[2J\u{2028}".into());
         let screen = plain(&model, 120, 40).join("");
-        assert!(!screen.contains(['\x1b', '\x07']), "{screen}");
+        let forbidden = ['\x1b', '\x07', '\u{202e}', '\u{2028}'];
+        assert!(!screen.contains(forbidden), "{screen:?}");
     }
 }

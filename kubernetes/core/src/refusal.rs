@@ -2,19 +2,17 @@
 
 use std::fmt;
 
+use cgpu_text::printable;
+
 /// A message of one line: what was received, what was expected, what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(String);
 
 impl Refusal {
-    /// Creates a refusal. Control characters become blanks, because the message may quote input.
+    /// Creates a refusal. The message may quote input, so only what is printable is kept.
     #[must_use]
-    pub fn new(message: impl Into<String>) -> Self {
-        let message: String = message.into();
-        if message.contains(char::is_control) {
-            return Self(message.replace(char::is_control, " "));
-        }
-        Self(message)
+    pub fn new(message: impl AsRef<str>) -> Self {
+        Self(printable(message.as_ref()))
     }
 
     /// Returns the message.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use cgpu_kubernetes_client::Failure;
+use cgpu_text::printable;
 
 #[derive(Debug)]
 pub(crate) struct Error {
@@ -62,9 +63,8 @@ fn advice(failure: &Failure) -> Option<&'static str> {
     }
 }
 
-/// Removes line breaks and terminal control characters.
 fn line(text: &str) -> String {
-    text.trim().replace(char::is_control, " ")
+    printable(text.trim())
 }
 
 #[cfg(test)]
@@ -88,6 +88,6 @@ mod tests {
 
     #[test]
     fn message_is_one_line() {
-        assert_eq!(Error::new("a\nb\u{1b}[1mc\n").to_string(), "a b [1mc");
+        assert_eq!(Error::new("a\nb\u{1b}[1mc\n").to_string(), "a b?[1mc");
     }
 }

@@ -12,6 +12,7 @@ use cgpu_shm::liveness::Liveness;
 use cgpu_shm::paths;
 use cgpu_shm::units::Nanos;
 use cgpu_shm::uuid::Uuid;
+use cgpu_text::is_printable;
 
 use super::container::{Container, Registrant};
 use super::file_workers::{FileRequest, FileTask};
@@ -79,7 +80,7 @@ impl Host {
     pub(super) fn fresh_id(&self, dir: &Path, wanted: Option<&str>) -> String {
         let name =
             dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let name: String = name.chars().filter(|c| !c.is_control() && *c != '/').collect();
+        let name: String = name.chars().filter(|c| is_printable(*c) && *c != '/').collect();
         let long = name.len() == 64 && name.bytes().all(|digit| digit.is_ascii_hexdigit());
         let short = if long { name[..12].to_owned() } else { name };
         let short = wanted.map_or(short, str::to_owned);

@@ -9,6 +9,7 @@ use cgpu_client::message::{
     Cause, ContainerStatus, FindingCount, GpuStatus, ShareStatus, Sharing, Status,
 };
 use cgpu_shm::reason::{Kind as ReasonKind, Reason};
+use cgpu_text::printable;
 
 use super::own::Usage;
 
@@ -420,8 +421,7 @@ fn used(share: &ShareStatus) -> u64 {
 /// Escapes a label's value. Containers choose their names, which must not end a line or the label,
 /// and the encoder escapes nothing.
 fn text(name: &str) -> String {
-    let plain: String = name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-    plain.replace('\\', "\\\\").replace('"', "\\\"")
+    printable(name).replace('\\', "\\\\").replace('"', "\\\"")
 }
 
 fn millis(ms: u64) -> f64 {

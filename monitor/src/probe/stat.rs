@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
+use cgpu_text::printable;
+
 use crate::watcher::ProcessId;
 
 /// Bound for the walk to a process's ancestors; no real tree is as deep.
@@ -18,7 +20,8 @@ pub(super) struct Stat {
 }
 
 /// Returns the folder in `/proc` of a thread of a process that has not exited. Of one that has, the
-/// kernel shows neither maps nor root nor groups.
+/// kernel shows neither maps nor root, nor groups of version 1. This reads about each thread that
+/// has exited before it: where a container can repeat it, its time must be bounded.
 pub(super) fn folder(pid: u32) -> PathBuf {
     let main = PathBuf::from(format!("/proc/{pid}"));
     if Stat::of(pid).is_none_or(|stat| !stat.has_exited) {
@@ -42,7 +45,7 @@ impl Stat {
         let open = bytes.iter().position(|byte| *byte == b'(')?;
         let close = bytes.iter().rposition(|byte| *byte == b')')?;
         let comm = String::from_utf8_lossy(bytes.get(open + 1..close)?);
-        let comm = comm.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        let comm = printable(&comm);
         let rest = std::str::from_utf8(bytes.get(close + 1..)?).ok()?;
         let field = |number: usize| rest.split_whitespace().nth(number - 3);
         let has_exited = matches!(field(3), Some("Z" | "X"));
@@ -89,7 +92,7 @@ mod tests {
         let stat = Stat::parse(format!("42 (a) b (c\n) {rest}").as_bytes()).unwrap();
         assert_eq!(
             stat,
-            Stat { comm: "a) b (c?".into(), parent: 41, start_time: 987_654, has_exited: false }
+            Stat { comm: "a) b (c ".into(), parent: 41, start_time: 987_654, has_exited: false }
         );
         for text in ["", "42", "42 (", "42 )(", "42 (x)", "42 (x) S", "42 (x) Z 1"] {
             assert_eq!(Stat::parse(text.as_bytes()), None, "{text}");

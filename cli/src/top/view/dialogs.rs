@@ -1,6 +1,7 @@
 //! Dialogs: choose a policy, type a weight, confirm, help.
 
 use cgpu_client::device_id::DeviceId;
+use cgpu_text::printable;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
@@ -28,7 +29,7 @@ pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: 
         Mode::Help => ("keys", HELP.iter().map(|line| Line::raw(*line)).collect()),
         Mode::Policy { gpu, choice } => ("policy", policies(model, theme, *gpu, *choice)),
         Mode::Weight { row: (id, gpu), text } => {
-            let of = format!("weight of {} on GPU {gpu}: {text}_", table::plain(id));
+            let of = format!("weight of {} on GPU {gpu}: {text}_", printable(id));
             ("weight", vec![Line::raw(of), Line::raw("1 to 25, then Enter; Esc: cancel")])
         }
         Mode::Confirm(write) => (

@@ -1,6 +1,7 @@
 //! Three lines a GPU: its name and policy; its utilization and memory; its last turns.
 
 use cgpu_client::message::{GpuStatus, Sharing, TurnStatus};
+use cgpu_text::printable;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
@@ -44,7 +45,7 @@ pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: 
 fn about<'a>(gpu: &GpuStatus, hidden: usize, theme: &Theme, width: usize) -> Line<'a> {
     let name = if gpu.name.is_empty() { "unknown GPU" } else { &gpu.name };
     let mut line = Line::from(vec![
-        Span::styled(format!("GPU {} {}", gpu.index, table::plain(name)), theme.title()),
+        Span::styled(format!("GPU {} {}", gpu.index, printable(name)), theme.title()),
         Span::raw(format!(
             "  policy {} ({})  {}  slice {}",
             gpu.policy,

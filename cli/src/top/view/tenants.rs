@@ -2,6 +2,7 @@
 //! the selected one.
 
 use cgpu_client::message::Gate;
+use cgpu_text::printable;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
@@ -89,13 +90,11 @@ fn line<'a>(
     let mut spans = vec![
         Span::styled(format!("{cursor} "), plain),
         Span::styled(format!("{} ", letter(row.number)), colour),
-        Span::styled(fit(&table::plain(&container.id), 13), plain),
+        Span::styled(fit(&printable(&container.id), 13), plain),
     ];
     if wide {
-        spans.push(Span::styled(
-            fit(&table::plain(&container.name), EXTRA_COLUMNS.0 - 1) + " ",
-            plain,
-        ));
+        spans
+            .push(Span::styled(fit(&printable(&container.name), EXTRA_COLUMNS.0 - 1) + " ", plain));
     }
     spans.push(Span::styled(format!("{:>3} ", share.gpu), plain));
     if wide {
@@ -129,11 +128,11 @@ pub(super) fn render_detail(model: &Model, theme: &Theme, frame: &mut Frame<'_>,
         model.gpu(share.gpu).map(|gpu| table::compute(container, gpu)).unwrap_or_default();
     let first = format!(
         "{}{}: {compute}, implicit {} MiB, turns {}, waits {} ({:.1} s), GPU {:.1} s",
-        table::plain(if container.name.is_empty() { &container.id } else { &container.name }),
+        printable(if container.name.is_empty() { &container.id } else { &container.name }),
         container
             .image
             .as_ref()
-            .map(|image| format!(" ({})", table::plain(image)))
+            .map(|image| format!(" ({})", printable(image)))
             .unwrap_or_default(),
         table::mib(share.implicit),
         share.turns,
@@ -146,7 +145,7 @@ pub(super) fn render_detail(model: &Model, theme: &Theme, frame: &mut Frame<'_>,
         let pid = process.host_pid.unwrap_or(process.pid);
         let used: u64 =
             process.gpus.iter().filter(|part| part.gpu == share.gpu).map(|part| part.used).sum();
-        format!("{} ({pid}) {} MiB", table::plain(&process.comm), table::mib(used))
+        format!("{} ({pid}) {} MiB", printable(&process.comm), table::mib(used))
     });
     let second = named.collect::<Vec<_>>().join(", ");
     let lines = vec![Line::raw(first), Line::styled(second, theme.faint())];

@@ -80,6 +80,31 @@ fn endpoint() -> String {
         .to_string()
 }
 
+/// A right-to-left override, a line separator, a zero-width space.
+const FORMAT_CHARACTERS: [char; 3] = ['\u{202e}', '\u{2028}', '\u{200b}'];
+
+#[test]
+fn names_that_a_container_chooses_do_not_rearrange_the_terminal() {
+    let fixture = Fixture::new("A10:23028");
+    let _monitor = Monitor::start_with(&fixture, "tree = \"none\"\n");
+    let format: String = FORMAT_CHARACTERS.iter().collect();
+    let program = fixture.path(&format!("x{format}"));
+    fs::copy(fixture.dist().program("hold"), &program).expect("a program");
+    let script = format!("exec env -u LD_PRELOAD '{}' 3G 240", program.display());
+    let mut held = run(&fixture, "a", &["--mem", "1GiB"], &script);
+    held.line();
+    let refused = fixture.root().join("containers/a/refused");
+    fs::write(refused, format!("why{format}.")).expect("a file");
+    found(&fixture, Some("a"), "unshimmed");
+    let root = fixture.root();
+    let doctor = fixture.cgpu(&["doctor", "--root", &root.to_string_lossy()]);
+    for text in [smi(&fixture), Outcome::of(doctor).stdout] {
+        assert!(text.contains("why???.") && text.contains("x???"), "{text:?}");
+        assert!(!text.contains(FORMAT_CHARACTERS), "{text:?}");
+    }
+    held.finish().exits(0);
+}
+
 #[test]
 fn unshimmed_process_is_reported_and_not_ended_by_default() {
     let fixture = Fixture::new("A10:23028");
