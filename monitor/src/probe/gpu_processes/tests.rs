@@ -218,11 +218,11 @@ const MANY_MAPPINGS: &str = r#"
 #include <unistd.h>
 int main(int argc, char **argv) {
     int file = open(argv[0], O_RDONLY);
-    alarm(300);
     for (int i = 0; i < 58000; i++)
         if (mmap(0, 4096, PROT_READ, MAP_PRIVATE, file, 0) == MAP_FAILED) return 1;
     for (int i = 0; i < 3; i++)
         if (!fork()) { prctl(PR_SET_PDEATHSIG, 9); break; }
+    alarm(300);
     printf("%d\n", getpid());
     fflush(stdout);
     for (;;) pause();
