@@ -18,6 +18,9 @@ pub struct TurnAnomalies {
     pub overruns: u64,
     /// Turns in which the holder never launched.
     pub missed: u64,
+    /// Audits that found work that it had not reported.
+    #[serde(default)]
+    pub hidden: u64,
 }
 
 impl TurnAnomalies {
@@ -29,6 +32,7 @@ impl TurnAnomalies {
             invalid: self.invalid.min(most),
             overruns: self.overruns.min(most),
             missed: self.missed.min(most),
+            hidden: self.hidden.min(most),
         }
     }
 }

@@ -146,9 +146,8 @@ impl Gpu {
         tenant.account.charge(used);
         self.charged = self.charged + used;
         self.beside.add(now, used);
-        if let Some(turn) = &mut self.turn {
-            turn.excluded = turn.excluded + used.min(now - from.max(turn.start));
-        }
+        let start = self.turn.as_ref().map_or(now, |turn| turn.start);
+        self.exclude(used.min(now - from.max(start)));
         let (tenant, limit) = (&self.queue[at], self.limit(now, &self.queue[at]));
         let spent = tenant.took(background.word) && tenant.waiting;
         let early = now < background.given + self.tuning.background_period;
@@ -242,7 +241,8 @@ impl Gpu {
 
 impl Tenant {
     fn may_run_in_background(&self, now: Nanos, tuning: &Tuning) -> bool {
-        let plain = !self.overrun && !self.is_distrusted(now) && now >= self.background_not_before;
+        let honest = !self.is_distrusted(now) && !self.hides_work(now);
+        let plain = !self.overrun && honest && now >= self.background_not_before;
         plain && self.closed.is_none() && self.is_active(now, tuning)
     }
 

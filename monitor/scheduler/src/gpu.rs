@@ -32,6 +32,7 @@ pub struct Gpu {
     pub(super) turn: Option<Turn>,
     pub(super) epoch: u64,
     pub(super) now: Nanos,
+    pub(super) audits: super::audit::Audits,
     pub(super) next_bump: Nanos,
     pub(super) next_full_scan: Nanos,
     pub(super) turns: u64,
@@ -58,6 +59,8 @@ pub struct Share<'a> {
     pub total: Option<f64>,
     /// Its reports were impossible within the last second.
     pub is_misreporting: bool,
+    /// NVML measured more of its work within the last seconds than it reported.
+    pub hides_work: bool,
     /// No weight was left for it: it gets no compute.
     pub barred: bool,
 }
@@ -82,6 +85,7 @@ impl Gpu {
             turn: None,
             epoch: 0,
             now: Nanos::ZERO,
+            audits: super::audit::Audits::default(),
             next_bump: Nanos::ZERO,
             next_full_scan: Nanos::ZERO,
             turns: 0,
@@ -252,6 +256,7 @@ impl Gpu {
             second: self.measured(now, tenant),
             total: percent(tenant.account.charged, self.charged - tenant.joined),
             is_misreporting: tenant.distrusted_until > now,
+            hides_work: tenant.hides_work(now),
             barred: tenant.is_barred() && self.policy != Policy::Native,
         })
     }
@@ -275,6 +280,7 @@ impl Gpu {
         let before = self.now;
         self.now = now.max(before);
         let now = self.now;
+        self.note_unmetered(now);
         let before = self.skip_lost(before, now);
         self.note_sharing(before, now);
         self.write_off(before, now);

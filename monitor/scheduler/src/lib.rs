@@ -19,6 +19,7 @@
 //! | `background`, `shared_turns`, `bursts` | background work; turns at once |
 //! | [`gangs`] | containers that have their turns on several GPUs at the same time |
 //! | `turn_accounting`, `debt`, [`accounting`] | cost of turns; old work; sums |
+//! | `audit` | what NVML measured, against what was charged |
 //! | `gates` | what the gates say |
 //! | [`turn_history`], `last_second`, `measured` | the last turns and second |
 //! | [`upgrade`] | the state transferred to the next monitor |
@@ -34,6 +35,7 @@
 
 pub mod accounting;
 mod allowance;
+mod audit;
 mod background;
 mod bursts;
 mod debt;

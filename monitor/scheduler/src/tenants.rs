@@ -30,6 +30,7 @@ pub(super) struct Tenant {
     pub(super) has_doorbell: bool,
     pub(super) processes: Vec<Process>,
     pub(super) account: Account,
+    pub(super) audit: super::audit::Audit,
     /// Credit that it may still use in this round, ns.
     pub(super) balance: i64,
     /// Debt that it has yet to repay: see `debt.rs`.
@@ -109,6 +110,7 @@ impl Tenant {
             has_doorbell: false,
             processes: Vec::new(),
             account: Account::default(),
+            audit: super::audit::Audit::default(),
             balance: 0,
             debt: Nanos::ZERO,
             queued: false,
@@ -251,7 +253,7 @@ impl Tenant {
         let launched = self.active > Nanos::ZERO && now - self.active < tuning.active_window;
         let busy =
             (self.waiting && self.dormant.is_none()) || self.latest_end() > now || self.overrun;
-        launched || busy || self.is_distrusted(now)
+        launched || busy || self.is_distrusted(now) || self.hides_work(now)
     }
 
     /// Returns whether its reports are ignored: its turns go by the clock alone, and it always
@@ -260,9 +262,9 @@ impl Tenant {
         self.distrusted_until > now
     }
 
-    /// Returns whether it has high priority and is not distrusted.
+    /// Returns whether it has high priority, is not distrusted and hides no work.
     pub(super) fn is_high(&self, now: Nanos) -> bool {
-        self.entitlement.high && !self.is_distrusted(now)
+        self.entitlement.high && !self.is_distrusted(now) && !self.hides_work(now)
     }
 
     /// Returns whether it gets no compute, because no weight was left for it.

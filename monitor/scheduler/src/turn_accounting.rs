@@ -18,9 +18,7 @@ impl Gpu {
         }
         let from = self.turn.as_ref().map_or(from, |turn| from.max(turn.start));
         let part = Nanos((to - from).0 / (runners + u64::from(self.turn.is_some())));
-        if let Some(turn) = &mut self.turn {
-            turn.excluded = turn.excluded + Nanos(part.0 * runners);
-        }
+        self.exclude(Nanos(part.0 * runners));
         self.beside.add(to, Nanos(part.0 * runners));
         for tenant in self.queue.iter_mut().filter(|tenant| tenant.overrun) {
             if tenant.queued {
@@ -31,6 +29,17 @@ impl Gpu {
             tenant.left = tenant.left - part;
             tenant.account.charge(part);
             self.charged = self.charged + part;
+        }
+    }
+
+    /// Takes time of work beside the present turn off its charge. The holder may have computed for
+    /// all of it, since other containers are charged for it by their reports.
+    pub(super) fn exclude(&mut self, time: Nanos) {
+        let Some(turn) = &mut self.turn else { return };
+        turn.excluded = turn.excluded + time;
+        let holder = turn.holder;
+        if let Some(holder) = self.find_mut(holder) {
+            holder.audit.unmetered = holder.audit.unmetered + time;
         }
     }
 

@@ -350,6 +350,11 @@ impl Gpu {
     }
 
     pub(super) fn begin(&mut self, now: Nanos, boundary: Nanos, from: Option<TenantId>) {
+        // Hidden work runs beside the next turn, which is not to be the same container's each time.
+        let hides = from.and_then(|id| self.find(id)).is_some_and(|last| last.hides_work(now));
+        if hides && let [others @ .., _] = &mut self.queue[..] {
+            others.rotate_left(1);
+        }
         let queue: Vec<Candidate> =
             self.queue.iter().map(|tenant| self.candidate(now, tenant)).collect();
         let Some((rounds, at)) = self.choose(now, &queue) else { return };

@@ -107,6 +107,7 @@ impl Gpu {
         tenant.balance = state.balance;
         tenant.debt = Nanos(state.debt);
         tenant.account.charged = Nanos(state.charged);
+        tenant.audit.charged = tenant.account.charged;
         tenant.account.forgiven = Nanos(state.forgiven);
         tenant.account.reported = Nanos(state.reported);
         tenant.account.turns = state.turns.min(MAX_RESTORED);

@@ -195,8 +195,8 @@ fn gate(turn: TurnState) -> Gate {
 }
 
 fn anomalies(anomalies: accounting::TurnAnomalies) -> TurnAnomalies {
-    let accounting::TurnAnomalies { over, under, invalid, overruns, missed } = anomalies;
-    TurnAnomalies { over, under, invalid, overruns, missed }
+    let accounting::TurnAnomalies { over, under, invalid, overruns, missed, hidden } = anomalies;
+    TurnAnomalies { over, under, invalid, overruns, missed, hidden }
 }
 
 fn share(container: &Container, device: &DeviceState, now: Nanos) -> ShareStatus {

@@ -373,6 +373,7 @@ fn anomalies(of: Source<'_>, put: Samples<'_>) {
                 ("invalid", anomalies.invalid),
                 ("overrun", anomalies.overruns),
                 ("missed", anomalies.missed),
+                ("hidden", anomalies.hidden),
             ] {
                 let labels = [
                     ("container", text(&container.id)),

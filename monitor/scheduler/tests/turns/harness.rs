@@ -23,6 +23,16 @@ pub(crate) struct Container {
     pub(crate) created: bool,
 }
 
+/// NVML's samples of containers' GPU time: whole percents, over whole windows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Nvml {
+    /// Time of each container's work at the ends of windows, until it is read.
+    windows: Vec<Vec<u64>>,
+    next_read: u64,
+}
+
+const WINDOW: u64 = SECOND / 6;
+
 pub(crate) struct Harness {
     pub(crate) now: u64,
     pub(crate) gpu: Gpu,
@@ -38,6 +48,8 @@ pub(crate) struct Harness {
     pub(crate) steps: u64,
     /// The monitor is stopped until then.
     pub(crate) frozen: u64,
+    /// NVML, if there is one.
+    pub(crate) nvml: Option<Nvml>,
     /// Delay of one wake-up in fifty, of the monitor or of a thread.
     pub(crate) late_by: u64,
 }
@@ -95,6 +107,7 @@ impl Harness {
             random: Random::new(seed),
             steps: 0,
             frozen: 0,
+            nvml: Some(Nvml::default()),
             late_by: 0,
         }
     }
@@ -138,12 +151,14 @@ impl Harness {
                 .min(self.gpu.next_event())
                 .min(self.next_step.max(self.frozen))
                 .min(heard)
+                .min((self.now / WINDOW + 1) * WINDOW)
                 .clamp(self.now, until);
             // Events of the GPU at this very instant run by advancing a nanosecond.
             let next = if next == self.now { self.now + 1 } else { next };
             self.gpu.run_until(next);
             self.now = next;
             self.run_processes();
+            self.run_nvml();
             self.run_monitor();
         }
     }
@@ -271,6 +286,34 @@ impl Harness {
         };
     }
 
+    /// Ends a window where one is over; once a second the monitor reads them.
+    fn run_nvml(&mut self) {
+        if self.now % WINDOW == 0 {
+            let ran = self.ran();
+            if let Some(nvml) = &mut self.nvml {
+                nvml.windows.push(ran);
+            }
+        }
+        let Some(nvml) = self.nvml.as_mut().filter(|nvml| nvml.next_read <= self.now) else {
+            return;
+        };
+        if self.now < self.frozen {
+            return;
+        }
+        nvml.next_read = self.now + SECOND + self.random.between(0, 2 * MS);
+        if let [first, .., last] = &nvml.windows[..] {
+            let span = (nvml.windows.len() as u64 - 1) * WINDOW;
+            let percents: Vec<u64> =
+                first.iter().zip(last).map(|(a, b)| (b - a) * 100 / span).collect();
+            let measured = |id: TenantId| {
+                let percent = percents.get(usize::try_from(id.0).ok()?)?;
+                u32::try_from(*percent).ok()
+            };
+            self.scheduler.audit(Nanos(self.now), Nanos(span), measured);
+            nvml.windows.drain(..nvml.windows.len() - 1);
+        }
+    }
+
     /// Changes a container's entitlement, as a write to the control tree does.
     pub(crate) fn set_entitlement(&mut self, number: usize, entitlement: Entitlement) {
         self.scheduler.set_entitlement(Nanos(self.now), TenantId(number as u64), entitlement);
@@ -303,7 +346,19 @@ impl Harness {
     pub(crate) fn run_and_measure(&mut self, time: u64) -> Vec<u64> {
         let before = self.ran();
         self.run_for(time);
+        self.check_audits();
         self.ran().iter().zip(before).map(|(after, before)| after - before).collect()
+    }
+
+    /// Checks that no compliant container is taken for one that hides its work.
+    fn check_audits(&self) {
+        for (number, container) in self.containers.iter().enumerate() {
+            let ungated = container.processes.iter().any(|process| process.ungated);
+            if container.forge.is_none() && !ungated {
+                let hidden = self.share(number).account.anomalies.hidden;
+                assert_eq!(hidden, 0, "container {number} is charged for hidden work");
+            }
+        }
     }
 
     pub(crate) fn share(&self, number: usize) -> Share<'_> {

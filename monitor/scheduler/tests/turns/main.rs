@@ -10,6 +10,7 @@ mod background;
 mod gangs;
 mod gpu;
 mod harness;
+mod hidden;
 mod policies;
 mod priority;
 mod process;
@@ -310,6 +311,7 @@ fn holder_beside_hidden_work_reports_more_than_it_computes() {
     let long = [Load::saturating(5_000)];
     let comes = [Load::saturating(60).during(SECOND, u64::MAX)];
     let mut harness = Harness::new(WEIGHTED, &[(1, &long), (4, &comes)]);
+    harness.nvml = None;
     // It is at its gate now and then, so that the newcomer has turns, and has nothing in flight.
     harness.containers[0].forge = Some(|report, _, now| {
         (report.inflight, report.ends, report.waiting) =

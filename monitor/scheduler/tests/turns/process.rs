@@ -118,7 +118,7 @@ struct Batch {
 pub(crate) struct Process {
     pub(crate) context: Context,
     pub(crate) slot: u8,
-    load: Load,
+    pub(crate) load: Load,
     thread: Thread,
     pub(crate) cell: Cell,
     open_word: u32,
@@ -146,6 +146,8 @@ pub(crate) struct Process {
     pub(crate) dead: bool,
     /// It bypasses the gate.
     pub(crate) ungated: bool,
+    /// Most launches in flight.
+    pub(crate) depth: u64,
     /// Times of its bursts, from the first launch to the end of the last kernel.
     pub(crate) bursts: Vec<u64>,
     began: u64,
@@ -196,6 +198,7 @@ impl Process {
             stopped: false,
             dead: false,
             ungated: false,
+            depth: DEPTH,
             bursts: Vec::new(),
             began: 0,
             launched: 0,
@@ -265,7 +268,7 @@ impl Process {
                     self.thread = Thread::Held { word, until: self.next_poll(now, random) };
                 }
             }
-            Thread::Queued if gpu.queues[self.context].launches < DEPTH => {
+            Thread::Queued if gpu.queues[self.context].launches < self.depth => {
                 self.thread = Thread::Launches(now + 3 * US);
             }
             Thread::Synchronises if gpu.queues[self.context].work.is_empty() => {
@@ -380,7 +383,7 @@ impl Process {
             }
         }
         let metered = page.gate != self.open_word && !self.ungated;
-        let room = DEPTH.saturating_sub(gpu.queues[self.context].launches);
+        let room = self.depth.saturating_sub(gpu.queues[self.context].launches);
         let burst = if self.load.burst == 0 { u64::MAX } else { self.load.burst - self.in_burst };
         let (shortest, longest) = self.load.kernel;
         let mean = u64::midpoint(shortest, longest).max(1);

@@ -1,0 +1,279 @@
+//! Audit: the GPU time that NVML measured of a container, against what it was charged.
+//!
+//! Turns go by a container's own reports of its work in flight. One that reports nothing while long
+//! kernels run has them beside the next holder's turn, and its report of the time used can be as
+//! false. No gate can tell: beside hidden work a holder has half of the GPU, and measures as much
+//! as before. The driver's figure of a process's time cannot be written by a container, so once a
+//! second it is compared with the charge.
+//!
+//! NVML averages over up to a second and is late. So an honest container's measured time counts as
+//! excess only where it is more than was charged in this second *and* in the one before. For one
+//! that was found to hide work, or whose reports are impossible, all of it counts.
+//!
+//! Hidden work costs its neighbours more than the time that it ran: the GPU switches between the
+//! two at each of its own slices. All of that is taken off the container's credit, so that the
+//! others have their shares.
+
+use cgpu_shm::units::Nanos;
+
+use super::gpu::Gpu;
+use super::refill::{part, signed};
+use super::step::{OPEN, TenantId};
+use super::tenants::Tenant;
+use super::turns::{Phase, Turn};
+
+/// The times of a GPU's audits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Audits {
+    /// When the last one was.
+    last: Nanos,
+    /// How much time was measured since then.
+    span: Nanos,
+    /// Until when it is noted which containers were not metered.
+    noted: Nanos,
+}
+
+/// What is known of a container's GPU time since the last audit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Audit {
+    /// Its charge at the last audit.
+    pub(super) charged: Nanos,
+    /// Time since then for which it was not metered, or others were charged by their reports.
+    pub(super) unmetered: Nanos,
+    /// What NVML has measured since then, in thousandths of nanoseconds; none: it does not say.
+    measured: Option<u64>,
+    /// What it was allowed in the interval before, in thousandths of the time; none: unknown.
+    before: Option<i64>,
+    /// Measured time, in ns, that is not charged yet; negative: charged, and not measured yet.
+    excess: i64,
+    /// It counts as hiding work until then, and for so long each time.
+    hides_until: Nanos,
+    hides_for: Nanos,
+}
+
+/// Shortest time of an audit.
+const INTERVAL: Nanos = Nanos::from_millis(900);
+/// Excess of an honest container that is not counted, in thousandths of the time.
+const TOLERANCE: i64 = 10;
+/// NVML gives whole percents, rounded down.
+const ROUNDING: i64 = 5;
+/// Most that is charged and may be measured later, in ns.
+const MAX_LATE: i64 = 500_000_000;
+/// Excess from which a container hides work, in ns. With less, its reports are inaccurate.
+const HIDING: i64 = 200_000_000;
+/// Least excess of such a container that is charged, in ns.
+const LEAST_CHARGE: i64 = 20_000_000;
+/// What its neighbours lose by hidden work, in thousandths of the time that it ran: their slices
+/// while it runs, and two switches of a tenth of a slice.
+const LOSS: u64 = 1220;
+/// How long a container counts as hiding work at first, and at most. Each time is twice as long.
+const HIDES_FOR: (Nanos, Nanos) = (Nanos::from_millis(10_000), Nanos::from_millis(640_000));
+
+impl Gpu {
+    /// Takes NVML's figures of the last `span`. `percent` returns the part of it for which the GPU
+    /// computed for a container; none: unknown.
+    pub fn audit(&mut self, now: Nanos, span: Nanos, percent: impl Fn(TenantId) -> Option<u32>) {
+        self.note_unmetered(now);
+        let first = self.audits.span == Nanos::ZERO;
+        self.audits.span = self.audits.span + span;
+        for tenant in &mut self.queue {
+            let measured = percent(tenant.id).map(|percent| u64::from(percent) * 10 * span.0);
+            let sum = if first { Some(0) } else { tenant.audit.measured };
+            tenant.audit.measured = sum.zip(measured).map(|(sum, new)| sum + new);
+        }
+        if self.audits.span < INTERVAL {
+            return;
+        }
+        let span = std::mem::take(&mut self.audits.span);
+        let time = now - std::mem::replace(&mut self.audits.last, now);
+        for at in 0..self.queue.len() {
+            let share = self.limit(now, &self.queue[at]);
+            let tenant = &mut self.queue[at];
+            tenant.compare(now, time, span);
+            if tenant.audit.excess < if tenant.is_doubted(now) { LEAST_CHARGE } else { HIDING } {
+                continue;
+            }
+            tenant.note_hidden_work(now);
+            let hidden = Nanos(std::mem::take(&mut tenant.audit.excess).unsigned_abs());
+            tenant.account.charge(hidden);
+            self.charged = self.charged + hidden;
+            tenant.audit.charged = tenant.account.charged;
+            // By it the others have the shares that they had without the loss.
+            let price = part(hidden.0, LOSS, 1000 - share.min(900)).max(hidden);
+            tenant.balance = tenant.balance.saturating_sub(signed(price));
+        }
+    }
+
+    /// Notes which containers were not metered since this was last called.
+    pub(super) fn note_unmetered(&mut self, now: Nanos) {
+        let time = now - std::mem::replace(&mut self.audits.noted, now);
+        let lost = time >= self.tuning.lost_after;
+        // Work in a vacant turn costs no container time, except background tenants.
+        let is_vacant = |turn: &&Turn| matches!(turn.phase, Phase::Vacant { .. });
+        let alone = self.queue.iter().all(|tenant| tenant.background.is_none());
+        let vacant = self.turn.as_ref().filter(is_vacant).filter(|_| alone).map(|turn| turn.holder);
+        for tenant in &mut self.queue {
+            if lost || tenant.gate.turn & 0xff == OPEN || vacant == Some(tenant.id) {
+                tenant.audit.unmetered = tenant.audit.unmetered + time;
+            }
+        }
+    }
+}
+
+impl Tenant {
+    /// Returns whether it is known to hide work: its reports give it no advantage.
+    pub(super) fn hides_work(&self, now: Nanos) -> bool {
+        self.audit.hides_until > now
+    }
+
+    /// Returns whether all of its excess counts.
+    fn is_doubted(&self, now: Nanos) -> bool {
+        self.hides_work(now) || self.is_distrusted(now)
+    }
+
+    fn note_hidden_work(&mut self, now: Nanos) {
+        self.account.anomalies.hidden = self.account.anomalies.hidden.saturating_add(1);
+        self.background = None;
+        let audit = &mut self.audit;
+        if now >= audit.hides_until {
+            let again = now < audit.hides_until + audit.hides_for;
+            let twice = if again { Nanos(audit.hides_for.0 * 2) } else { Nanos::ZERO };
+            audit.hides_for = twice.clamp(HIDES_FOR.0, HIDES_FOR.1);
+        }
+        audit.hides_until = now + audit.hides_for;
+    }
+
+    /// Adds to the excess what was measured in `span` beyond what was allowed in `time`.
+    fn compare(&mut self, now: Nanos, time: Nanos, span: Nanos) {
+        let is_doubted = self.is_doubted(now);
+        let audit = &mut self.audit;
+        let charged = self.account.charged - audit.charged;
+        let allowed = part((charged + audit.unmetered).0, 1000, time.0).min(Nanos(1000));
+        (audit.charged, audit.unmetered) = (self.account.charged, Nanos::ZERO);
+        let before = audit.before.replace(signed(allowed));
+        let (Some(before), Some(measured)) = (before, audit.measured) else {
+            audit.before = audit.measured.map(|_| signed(allowed));
+            return;
+        };
+        let measured = signed(Nanos(measured / span.0.max(1)));
+        let beyond = if is_doubted {
+            measured + ROUNDING - signed(allowed)
+        } else {
+            measured - signed(allowed).max(before) - TOLERANCE
+        };
+        let least = if is_doubted { -MAX_LATE } else { 0 };
+        let beyond = beyond.saturating_mul(signed(span) / 1000);
+        audit.excess = audit.excess.saturating_add(beyond).max(least);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{NOW, busy, give_turn, ms};
+    use crate::policy::Policy;
+    use crate::step::{Gate, Sharing, WAIT};
+
+    /// Makes a GPU of two containers that is contended; nothing of their work was reported.
+    fn contended() -> Gpu {
+        let mut gpu = busy(Policy::Preemptive, &[1, 1]);
+        gpu.sharing = Sharing::Contended;
+        gpu.queue.iter_mut().for_each(|tenant| tenant.gate = Gate::without_grant(WAIT));
+        gpu.audits = Audits { last: NOW, noted: NOW, ..Audits::default() };
+        // These tests take no steps.
+        gpu.tuning.lost_after = Nanos::MAX;
+        gpu
+    }
+
+    /// Runs a second for each of these percents and charges, which are the first container's.
+    fn seconds(gpu: &mut Gpu, seconds: &[(Option<u32>, u64)]) -> (u64, Nanos) {
+        let before = gpu.queue[0].account.clone();
+        let mut own = before.charged;
+        for (percent, charged) in seconds {
+            let now = gpu.audits.last + ms(1000);
+            gpu.queue[0].account.charge(ms(*charged));
+            own = own + ms(*charged);
+            gpu.audit(now, ms(1000), |id| if id.0 == 0 { *percent } else { Some(0) });
+        }
+        let account = &gpu.queue[0].account;
+        (account.anomalies.hidden - before.anomalies.hidden, account.charged - own)
+    }
+
+    #[test]
+    fn measured_time_beyond_the_charge_is_charged_at_a_higher_price() {
+        let mut gpu = contended();
+        let balance = gpu.queue[0].balance;
+        assert_eq!(seconds(&mut gpu, &[(Some(75), 250); 1]), (0, Nanos::ZERO), "the first one");
+        // In the first second there is an honest container's tolerance.
+        assert_eq!(seconds(&mut gpu, &[(Some(75), 250); 1]), (1, ms(490)));
+        let price = balance - gpu.queue[0].balance;
+        assert_eq!(price, 490 * 1_000_000 * 122 / 50);
+        assert!(gpu.queue[0].hides_work(gpu.audits.last));
+        assert_eq!(seconds(&mut gpu, &[(Some(75), 250); 2]), (2, ms(1500 - 490)));
+    }
+
+    #[test]
+    fn honest_container_is_not_charged() {
+        for (case, figures) in [
+            ("as charged", vec![(Some(50), 500); 9]),
+            ("within the tolerance", vec![(Some(52), 500); 9]),
+            ("with gaps", vec![(Some(10), 500); 9]),
+            ("measured late", vec![(Some(0), 900), (Some(90), 0), (Some(0), 900), (Some(90), 0)]),
+            ("unknown", vec![(None, 0); 9]),
+            ("unknown until now", vec![(None, 0), (Some(90), 0), (None, 0), (Some(90), 0)]),
+        ] {
+            assert_eq!(seconds(&mut contended(), &figures), (0, Nanos::ZERO), "{case}");
+        }
+    }
+
+    #[test]
+    fn short_samples_are_one_audit() {
+        let mut gpu = contended();
+        for step in 1..=40 {
+            gpu.audit(NOW + ms(50 * step), ms(50), |_| Some(100 * u32::from(step % 2 == 0)));
+            let audits = (gpu.audits.last - NOW).0 / 900_000_000;
+            assert_eq!(audits, step * 50 / 900, "after {} ms", step * 50);
+        }
+    }
+
+    #[test]
+    fn time_without_metering_is_allowed() {
+        let open = |gpu: &mut Gpu| gpu.queue[0].gate = Gate::without_grant(OPEN);
+        let vacant = |gpu: &mut Gpu| {
+            give_turn(gpu, 0, ms(6));
+            gpu.turn.as_mut().unwrap().phase = Phase::Vacant { since: NOW };
+        };
+        for make in [open, vacant] {
+            let mut gpu = contended();
+            make(&mut gpu);
+            assert_eq!(seconds(&mut gpu, &[(Some(100), 0); 5]), (0, Nanos::ZERO));
+        }
+        let mut gpu = contended();
+        assert!(seconds(&mut gpu, &[(Some(100), 0); 5]).0 > 0);
+    }
+
+    /// One that is charged by its own report would otherwise have its neighbour charged for hidden
+    /// work.
+    #[test]
+    fn time_for_which_others_are_charged_by_their_reports_is_allowed() {
+        let mut gpu = contended();
+        give_turn(&mut gpu, 0, ms(6));
+        for _ in 0..5 {
+            gpu.exclude(ms(500));
+            assert_eq!(seconds(&mut gpu, &[(Some(98), 500)]), (0, Nanos::ZERO));
+        }
+    }
+
+    #[test]
+    fn container_that_hides_work_again_counts_so_for_twice_as_long() {
+        let mut tenant = crate::fixture::tenant();
+        let mut now = NOW;
+        for seconds in [10, 20, 40] {
+            tenant.note_hidden_work(now);
+            assert_eq!(tenant.audit.hides_until, now + ms(seconds * 1000));
+            now = tenant.audit.hides_until + ms(1000);
+        }
+        tenant.note_hidden_work(now + ms(80_000));
+        assert_eq!(tenant.audit.hides_for, ms(10_000));
+    }
+}

@@ -1,0 +1,64 @@
+//! Containers that hide their work: long kernels of which they report nothing.
+
+use cgpu_scheduler::policy::Policy;
+
+use crate::harness::{Forge, Harness, SECOND};
+use crate::process::{Load, MS};
+use crate::{FAIR, Parts, SATURATING, WEIGHTED};
+
+/// What a container reports of its work, which its gate launches in its turns.
+const HIDING: [(&str, Forge); 4] = [
+    ("nothing in flight", |report, _, now| {
+        (report.inflight, report.ends, report.active) = (0, 0, now);
+    }),
+    ("nothing in flight, a hundredth used", |report, _, now| {
+        (report.inflight, report.ends, report.active) = (0, 0, now);
+        (report.busy, report.spent) = (report.busy / 100, report.spent / 100);
+    }),
+    ("silent", |report, _, _| {
+        (report.inflight, report.ends, report.busy, report.spent) = (0, 0, 0, 0);
+        (report.active, report.last) = (0, 0);
+    }),
+    ("impossible", |report, _, now| (report.active, report.ends) = (u64::MAX, now)),
+];
+
+/// Returns each container's part of the time, where the first one reports like this.
+fn parts(policy: Policy, weights: &[u32], kernel_us: u64, forge: Option<Forge>) -> Vec<f64> {
+    let long = [Load::saturating(kernel_us).during(SECOND, u64::MAX)];
+    let tenants: Vec<(u32, &[Load])> = weights
+        .iter()
+        .enumerate()
+        .map(|(number, &weight)| (weight, if number == 0 { &long[..] } else { SATURATING }))
+        .collect();
+    let mut harness = Harness::new(policy, &tenants);
+    harness.containers[0].forge = forge;
+    for container in &mut harness.containers {
+        // An open gate bounds the work in flight, too, which this one does not.
+        let process = &mut container.processes[0];
+        process.depth = (15 * MS / process.load.kernel.1).max(2);
+    }
+    harness.run_for(4 * SECOND);
+    harness.run_and_measure(30 * SECOND).map_parts(30 * SECOND)
+}
+
+#[test]
+fn hidden_work_costs_its_neighbours_at_most_a_twentieth() {
+    let mut worst: f64 = 9.0;
+    for (policy, weights) in
+        [(FAIR, &[1, 1][..]), (FAIR, &[1, 1, 1]), (WEIGHTED, &[1, 4]), (WEIGHTED, &[3, 1])]
+    {
+        for kernel_us in [3_000, 12_000, 25_000, 90_000] {
+            let honest = parts(policy, weights, kernel_us, None);
+            for (name, forge) in HIDING {
+                let hidden = parts(policy, weights, kernel_us, Some(forge));
+                let kept = honest[1..].iter().zip(&hidden[1..]).map(|(honest, kept)| kept / honest);
+                let kept = kept.fold(9.0, f64::min);
+                println!(
+                    "{weights:?} {kernel_us} us {name}: {honest:.1?}, then {hidden:.1?}: {kept:.3}"
+                );
+                worst = worst.min(kept);
+            }
+        }
+    }
+    assert!(worst >= 0.95, "a neighbour keeps {worst:.3} of its work");
+}
