@@ -20,7 +20,6 @@ use super::gpu::Gpu;
 use super::refill::{part, signed};
 use super::step::{OPEN, TenantId};
 use super::tenants::Tenant;
-use super::turns::{Phase, Turn};
 
 /// The times of a GPU's audits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,8 +37,10 @@ pub(super) struct Audits {
 pub(super) struct Audit {
     /// Its charge at the last audit.
     pub(super) charged: Nanos,
-    /// Time since then for which it was not metered, or others were charged by their reports.
-    pub(super) unmetered: Nanos,
+    /// Time since then for which it was not metered.
+    unmetered: Nanos,
+    /// Time of its turns for which others were charged by their reports.
+    pub(super) excluded: Nanos,
     /// What NVML has measured since then, in thousandths of nanoseconds; none: it does not say.
     measured: Option<u64>,
     /// What it was allowed in the interval before, in thousandths of the time; none: unknown.
@@ -86,10 +87,13 @@ impl Gpu {
         }
         let span = std::mem::take(&mut self.audits.span);
         let time = now - std::mem::replace(&mut self.audits.last, now);
-        for at in 0..self.queue.len() {
+        // Others may have reported time that was in truth its own.
+        let unused: Vec<Nanos> = self.queue.iter().map(|one| one.unused(span)).collect();
+        let sum: Nanos = unused.iter().copied().sum();
+        for (at, own) in unused.into_iter().enumerate() {
             let share = self.limit(now, &self.queue[at]);
             let tenant = &mut self.queue[at];
-            tenant.compare(now, time, span);
+            tenant.compare(now, time, span, sum - own);
             if tenant.audit.excess < if tenant.is_doubted(now) { LEAST_CHARGE } else { HIDING } {
                 continue;
             }
@@ -108,12 +112,8 @@ impl Gpu {
     pub(super) fn note_unmetered(&mut self, now: Nanos) {
         let time = now - std::mem::replace(&mut self.audits.noted, now);
         let lost = time >= self.tuning.lost_after;
-        // Work in a vacant turn costs no container time, except background tenants.
-        let is_vacant = |turn: &&Turn| matches!(turn.phase, Phase::Vacant { .. });
-        let alone = self.queue.iter().all(|tenant| tenant.background.is_none());
-        let vacant = self.turn.as_ref().filter(is_vacant).filter(|_| alone).map(|turn| turn.holder);
         for tenant in &mut self.queue {
-            if lost || tenant.gate.turn & 0xff == OPEN || vacant == Some(tenant.id) {
+            if lost || tenant.gate.turn & 0xff == OPEN {
                 tenant.audit.unmetered = tenant.audit.unmetered + time;
             }
         }
@@ -143,13 +143,22 @@ impl Tenant {
         audit.hides_until = now + audit.hides_for;
     }
 
-    /// Adds to the excess what was measured in `span` beyond what was allowed in `time`.
-    fn compare(&mut self, now: Nanos, time: Nanos, span: Nanos) {
+    /// Returns what it was charged beyond what was measured.
+    fn unused(&self, span: Nanos) -> Nanos {
+        let measured = Nanos(self.audit.measured.unwrap_or(0) / 1000);
+        (self.account.charged - self.audit.charged) - measured.min(span)
+    }
+
+    /// Adds to the excess what was measured in `span` beyond what was allowed in `time`, in which
+    /// others were charged for so much that they did not use.
+    fn compare(&mut self, now: Nanos, time: Nanos, span: Nanos, others: Nanos) {
         let is_doubted = self.is_doubted(now);
         let audit = &mut self.audit;
         let charged = self.account.charged - audit.charged;
-        let allowed = part((charged + audit.unmetered).0, 1000, time.0).min(Nanos(1000));
-        (audit.charged, audit.unmetered) = (self.account.charged, Nanos::ZERO);
+        let allowed = charged + audit.unmetered + audit.excluded.min(others);
+        let allowed = part(allowed.0, 1000, time.0).min(Nanos(1000));
+        (audit.unmetered, audit.excluded) = (Nanos::ZERO, Nanos::ZERO);
+        audit.charged = self.account.charged;
         let before = audit.before.replace(signed(allowed));
         let (Some(before), Some(measured)) = (before, audit.measured) else {
             audit.before = audit.measured.map(|_| signed(allowed));
@@ -170,7 +179,7 @@ impl Tenant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{NOW, busy, give_turn, ms};
+    use crate::fixture::{NOW, busy, ms};
     use crate::policy::Policy;
     use crate::step::{Gate, Sharing, WAIT};
 
@@ -238,29 +247,30 @@ mod tests {
 
     #[test]
     fn time_without_metering_is_allowed() {
-        let open = |gpu: &mut Gpu| gpu.queue[0].gate = Gate::without_grant(OPEN);
-        let vacant = |gpu: &mut Gpu| {
-            give_turn(gpu, 0, ms(6));
-            gpu.turn.as_mut().unwrap().phase = Phase::Vacant { since: NOW };
-        };
-        for make in [open, vacant] {
-            let mut gpu = contended();
-            make(&mut gpu);
-            assert_eq!(seconds(&mut gpu, &[(Some(100), 0); 5]), (0, Nanos::ZERO));
-        }
+        let mut gpu = contended();
+        gpu.queue[0].gate = Gate::without_grant(OPEN);
+        assert_eq!(seconds(&mut gpu, &[(Some(100), 0); 5]), (0, Nanos::ZERO));
         let mut gpu = contended();
         assert!(seconds(&mut gpu, &[(Some(100), 0); 5]).0 > 0);
     }
 
-    /// One that is charged by its own report would otherwise have its neighbour charged for hidden
-    /// work.
+    /// By reports of work that does not run, a container could otherwise have its neighbour charged
+    /// for hidden work.
     #[test]
-    fn time_for_which_others_are_charged_by_their_reports_is_allowed() {
-        let mut gpu = contended();
-        give_turn(&mut gpu, 0, ms(6));
-        for _ in 0..5 {
-            gpu.exclude(ms(500));
-            assert_eq!(seconds(&mut gpu, &[(Some(98), 500)]), (0, Nanos::ZERO));
+    fn time_for_which_others_are_charged_without_using_it_is_allowed() {
+        for (used_by_others, hides) in [(Some(0), false), (Some(50), true), (None, true)] {
+            let mut gpu = contended();
+            let mut hidden = 0;
+            for second in 1..=5 {
+                let charged = if used_by_others.is_some() { 500 } else { 0 };
+                gpu.queue[0].audit.excluded = ms(500);
+                gpu.queue[0].account.charge(ms(480));
+                gpu.queue[1].account.charge(ms(charged));
+                let percent = |id: TenantId| if id.0 == 0 { Some(98) } else { used_by_others };
+                gpu.audit(NOW + ms(1000 * second), ms(1000), percent);
+                hidden = gpu.queue[0].account.anomalies.hidden;
+            }
+            assert_eq!(hidden > 0, hides, "others used {used_by_others:?} percent");
         }
     }
 

@@ -4,7 +4,7 @@ use cgpu_shm::units::Nanos;
 
 use super::gpu::Gpu;
 use super::refill::signed;
-use super::step::{Sharing, WAIT};
+use super::step::{Sharing, TenantId, WAIT};
 use super::tenants::Tenant;
 use super::turns::{Finding, Phase};
 
@@ -32,14 +32,18 @@ impl Gpu {
         }
     }
 
-    /// Takes time of work beside the present turn off its charge. The holder may have computed for
-    /// all of it, since other containers are charged for it by their reports.
+    /// Takes time of work beside the present turn off its charge.
     pub(super) fn exclude(&mut self, time: Nanos) {
         let Some(turn) = &mut self.turn else { return };
         turn.excluded = turn.excluded + time;
         let holder = turn.holder;
-        if let Some(holder) = self.find_mut(holder) {
-            holder.audit.unmetered = holder.audit.unmetered + time;
+        self.note_excluded(holder, time);
+    }
+
+    /// Notes time of a container's turn for which another one is charged by its own report.
+    fn note_excluded(&mut self, id: TenantId, time: Nanos) {
+        if let Some(tenant) = self.find_mut(id) {
+            tenant.audit.excluded = tenant.audit.excluded + time;
         }
     }
 
@@ -104,7 +108,10 @@ impl Gpu {
             turn.end = turn.end + part;
             turn.start = turn.start + part;
             closed.end = closed.end + part;
+            let holder = turn.holder;
+            self.note_excluded(holder, part);
         }
+        let tenant = &mut self.queue[at];
         let reported = tenant.account.reported - closed.reported;
         let (charge, finding) = closed.charge(reported, trusted, switch_cost);
         tenant.learn_end(&closed, early, late, &tuning);
