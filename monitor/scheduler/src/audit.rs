@@ -11,8 +11,7 @@
 //! that was found to hide work, or whose reports are impossible, all of it counts.
 //!
 //! Hidden work costs its neighbours more than the time that it ran: the GPU switches between the
-//! two at each of its own slices. All of that is taken off the container's credit, so that the
-//! others have their shares.
+//! two at each of its own slices. The container pays all of that, and the others get it back.
 
 use cgpu_shm::units::Nanos;
 
@@ -89,11 +88,11 @@ impl Gpu {
         let time = now - std::mem::replace(&mut self.audits.last, now);
         // Others may have reported time that was in truth its own.
         let unused: Vec<Nanos> = self.queue.iter().map(|one| one.unused(span)).collect();
-        let sum: Nanos = unused.iter().copied().sum();
-        for (at, own) in unused.into_iter().enumerate() {
-            let share = self.limit(now, &self.queue[at]);
+        let charged: Vec<Nanos> = self.queue.iter().map(Tenant::newly_charged).collect();
+        let sum = |times: &[Nanos]| times.iter().copied().sum::<Nanos>();
+        for at in 0..self.queue.len() {
             let tenant = &mut self.queue[at];
-            tenant.compare(now, time, span, sum - own);
+            tenant.compare(now, time, span, sum(&unused) - unused[at]);
             if tenant.audit.excess < if tenant.is_doubted(now) { LEAST_CHARGE } else { HIDING } {
                 continue;
             }
@@ -102,9 +101,14 @@ impl Gpu {
             tenant.account.charge(hidden);
             self.charged = self.charged + hidden;
             tenant.audit.charged = tenant.account.charged;
-            // By it the others have the shares that they had without the loss.
-            let price = part(hidden.0, LOSS, 1000 - share.min(900)).max(hidden);
-            tenant.balance = tenant.balance.saturating_sub(signed(price));
+            // It pays what the others have lost of their turns.
+            let loss = part(hidden.0, LOSS, 1000);
+            tenant.balance = tenant.balance.saturating_sub(signed(loss));
+            let others = sum(&charged) - charged[at];
+            for (other, tenant) in self.queue.iter_mut().enumerate().filter(|one| one.0 != at) {
+                let refund = part(loss.0, charged[other].0, others.0);
+                tenant.balance = tenant.balance.saturating_add(signed(refund));
+            }
         }
     }
 
@@ -143,18 +147,22 @@ impl Tenant {
         audit.hides_until = now + audit.hides_for;
     }
 
+    fn newly_charged(&self) -> Nanos {
+        self.account.charged - self.audit.charged
+    }
+
     /// Returns what it was charged beyond what was measured.
     fn unused(&self, span: Nanos) -> Nanos {
         let measured = Nanos(self.audit.measured.unwrap_or(0) / 1000);
-        (self.account.charged - self.audit.charged) - measured.min(span)
+        self.newly_charged() - measured.min(span)
     }
 
     /// Adds to the excess what was measured in `span` beyond what was allowed in `time`, in which
     /// others were charged for so much that they did not use.
     fn compare(&mut self, now: Nanos, time: Nanos, span: Nanos, others: Nanos) {
-        let is_doubted = self.is_doubted(now);
+        let (is_doubted, charged) = (self.is_doubted(now), self.newly_charged());
         let audit = &mut self.audit;
-        let charged = self.account.charged - audit.charged;
+        let others = if is_doubted { Nanos::ZERO } else { others };
         let allowed = charged + audit.unmetered + audit.excluded.min(others);
         let allowed = part(allowed.0, 1000, time.0).min(Nanos(1000));
         (audit.unmetered, audit.excluded) = (Nanos::ZERO, Nanos::ZERO);
@@ -209,14 +217,14 @@ mod tests {
     }
 
     #[test]
-    fn measured_time_beyond_the_charge_is_charged_at_a_higher_price() {
+    fn measured_time_beyond_the_charge_is_charged_with_what_others_lost() {
         let mut gpu = contended();
         let balance = gpu.queue[0].balance;
         assert_eq!(seconds(&mut gpu, &[(Some(75), 250); 1]), (0, Nanos::ZERO), "the first one");
         // In the first second there is an honest container's tolerance.
         assert_eq!(seconds(&mut gpu, &[(Some(75), 250); 1]), (1, ms(490)));
         let price = balance - gpu.queue[0].balance;
-        assert_eq!(price, 490 * 1_000_000 * 122 / 50);
+        assert_eq!(price, 490 * 1_220_000);
         assert!(gpu.queue[0].hides_work(gpu.audits.last));
         assert_eq!(seconds(&mut gpu, &[(Some(75), 250); 2]), (2, ms(1500 - 490)));
     }

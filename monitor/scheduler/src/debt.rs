@@ -80,6 +80,17 @@ mod tests {
         assert_eq!(overrun(false), (-5 * MS, Nanos::ZERO), "launched in its turn");
     }
 
+    #[test]
+    fn queue_is_debt_only_if_earlier_debt_is_repaid() {
+        for (debt, queued) in [(Nanos::ZERO, true), (ms(1), false)] {
+            let mut gpu = busy(Policy::Preemptive, &[1, 1]);
+            gpu.queue[0].debt = debt;
+            gpu.set_sharing(NOW);
+            let tenant = gpu.find(TenantId(0)).unwrap();
+            assert_eq!((gpu.sharing, tenant.queued), (Sharing::Contended, queued), "{debt} owed");
+        }
+    }
+
     /// A turn that ends with all of its work is what counts.
     #[test]
     fn queue_from_before_ends_with_a_turn_or_with_nothing_in_flight() {

@@ -63,8 +63,11 @@ impl Gpu {
         let free = match self.sharing {
             Sharing::Open => true,
             // One launches freely. The silent others must come to the gate first, which shows
-            // whether they launch.
-            Sharing::Watched => tenant.is_active(now, &self.tuning) || !self.is_any_active(now),
+            // whether they launch. If all seem silent, so must one that owes.
+            Sharing::Watched => {
+                let owes = tenant.balance < 0 || tenant.debt > Nanos::ZERO;
+                tenant.is_active(now, &self.tuning) || (!owes && !self.is_any_active(now))
+            }
             Sharing::Contended => false,
         };
         let barred = tenant.is_barred() && self.rule != Policy::Native;

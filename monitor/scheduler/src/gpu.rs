@@ -365,7 +365,10 @@ impl Gpu {
             // runs beside.
             self.queue.sort_by_key(|tenant| core::cmp::Reverse(tenant.awake));
             for tenant in &mut self.queue {
-                tenant.queued = tenant.gate.turn & 0xff != WAIT;
+                // While it owes for another queue, this one is not forgiven: a container that is
+                // silent now and then would have a new one each time.
+                let is_forgiven = tenant.queued || tenant.debt == Nanos::ZERO;
+                tenant.queued = tenant.gate.turn & 0xff != WAIT && is_forgiven;
                 if tenant.is_active(now, &self.tuning) {
                     tenant.presumed_until = now + self.tuning.silence_tolerance;
                 }

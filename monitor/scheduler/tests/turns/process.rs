@@ -118,7 +118,7 @@ struct Batch {
 pub(crate) struct Process {
     pub(crate) context: Context,
     pub(crate) slot: u8,
-    pub(crate) load: Load,
+    load: Load,
     thread: Thread,
     pub(crate) cell: Cell,
     open_word: u32,
@@ -146,8 +146,8 @@ pub(crate) struct Process {
     pub(crate) dead: bool,
     /// It bypasses the gate.
     pub(crate) ungated: bool,
-    /// Most launches in flight.
-    pub(crate) depth: u64,
+    /// Its open gate bounds the work in flight, which is then reported.
+    pub(crate) bounded: bool,
     /// Times of its bursts, from the first launch to the end of the last kernel.
     pub(crate) bursts: Vec<u64>,
     began: u64,
@@ -198,7 +198,7 @@ impl Process {
             stopped: false,
             dead: false,
             ungated: false,
-            depth: DEPTH,
+            bounded: false,
             bursts: Vec::new(),
             began: 0,
             launched: 0,
@@ -268,7 +268,7 @@ impl Process {
                     self.thread = Thread::Held { word, until: self.next_poll(now, random) };
                 }
             }
-            Thread::Queued if gpu.queues[self.context].launches < self.depth => {
+            Thread::Queued if gpu.queues[self.context].launches < DEPTH => {
                 self.thread = Thread::Launches(now + 3 * US);
             }
             Thread::Synchronises if gpu.queues[self.context].work.is_empty() => {
@@ -327,7 +327,10 @@ impl Process {
                 self.mark(now);
             }
             if page.turn != self.seen_turn {
-                if self.seen_turn & 0xff == OPEN && !gpu.queues[self.context].work.is_empty() {
+                if self.seen_turn & 0xff == OPEN
+                    && !gpu.queues[self.context].work.is_empty()
+                    && !self.metering()
+                {
                     // The backlog: a marker behind what was launched unmetered.
                     self.pending.upto =
                         gpu.queues[self.context].work.back().map_or(0, |work| work.number);
@@ -350,7 +353,15 @@ impl Process {
                 OPEN => {
                     self.held = false;
                     asked.notify = page.notify_requested && now - was > 20 * MS;
-                    self.open_word = page.gate;
+                    if !self.bounded || page.bound == 0 {
+                        self.open_word = page.gate;
+                    } else if let Some(until) = self.throttle(now, throttled, page) {
+                        self.thread = Thread::Throttled {
+                            until: until + random.between(20 * US, 50 * US),
+                            since: throttled.unwrap_or(now),
+                        };
+                        return;
+                    }
                 }
                 YOURS if self.cell.spent + siblings.spent < page.granted => {
                     self.held = false;
@@ -383,12 +394,15 @@ impl Process {
             }
         }
         let metered = page.gate != self.open_word && !self.ungated;
-        let room = self.depth.saturating_sub(gpu.queues[self.context].launches);
+        let room = DEPTH.saturating_sub(gpu.queues[self.context].launches);
         let burst = if self.load.burst == 0 { u64::MAX } else { self.load.burst - self.in_burst };
         let (shortest, longest) = self.load.kernel;
         let mean = u64::midpoint(shortest, longest).max(1);
         let chunk = if metered {
-            let rest = page.granted.saturating_sub(self.cell.spent + siblings.spent) / 4;
+            let rest = match page.turn & 0xff {
+                OPEN => u64::MAX,
+                _ => page.granted.saturating_sub(self.cell.spent + siblings.spent) / 4,
+            };
             let credit = match page.bound {
                 0 => BUDGET,
                 bound if bound > WIDE_BOUND => bound * 7 / 10,
