@@ -130,8 +130,8 @@ pub(crate) struct GpuSample {
     pub(crate) unowned: Option<Bytes>,
     /// Part of the time for which it computes, in percent. None: unknown.
     pub(crate) utilization: Option<u32>,
-    /// The same for each process that computed lately, by host process id. None: unknown.
-    pub(crate) busy: Option<BTreeMap<u32, u32>>,
+    /// The same for each process since the sample before. None: unknown.
+    pub(crate) busy: Option<BusyProcesses>,
     /// Processes with a context on it. None: unknown.
     pub(crate) processes: Processes,
     /// The same processes, as far as they were identified.
@@ -147,6 +147,15 @@ impl GpuSample {
         *self = Self { index, uuid, name, total, ..Self::default() };
     }
 
+    /// Returns the part of the time for which it computed for a container, in percent. None:
+    /// unknown.
+    pub(crate) fn utilization_of(&self, tenant: u64) -> Option<u32> {
+        let busy = self.busy.as_ref()?;
+        let own = self.gpu_processes.iter().filter(|one| one.owner == Some(tenant));
+        let percents = own.filter_map(|one| busy.percents.get(&one.id.pid));
+        Some(percents.fold(0, |sum: u32, percent| sum.saturating_add(*percent)).min(100))
+    }
+
     /// Whether this process is on it; none: unknown. A later process with the same number does not
     /// count.
     pub(crate) fn has(&self, id: ProcessId) -> Option<bool> {
@@ -154,6 +163,15 @@ impl GpuSample {
         let later = || self.gpu_processes.iter().any(|one| one.id.pid == id.pid && one.id != id);
         Some(processes.contains_key(&id.pid) && !later())
     }
+}
+
+/// For which part of the time the processes on a GPU computed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BusyProcesses {
+    /// The time. None: unknown.
+    pub(crate) span: Option<Nanos>,
+    /// Percents of it by host process id, of those that computed at all.
+    pub(crate) percents: BTreeMap<u32, u32>,
 }
 
 /// Processes on a GPU by host process id, with what the driver holds for each, as far as NVML says.

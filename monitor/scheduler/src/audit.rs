@@ -40,8 +40,8 @@ pub(super) struct Audit {
     unmetered: Nanos,
     /// Time of its turns for which others were charged by their reports.
     pub(super) excluded: Nanos,
-    /// What NVML has measured since then, in thousandths of nanoseconds; none: it does not say.
-    measured: Option<u64>,
+    /// What NVML has measured since then, in thousandths of nanoseconds.
+    measured: u64,
     /// What it was allowed in the interval before, in thousandths of the time; none: unknown.
     before: Option<i64>,
     /// Measured time, in ns, that is not charged yet; negative: charged, and not measured yet.
@@ -70,16 +70,19 @@ const LOSS: u64 = 1220;
 const HIDES_FOR: (Nanos, Nanos) = (Nanos::from_millis(10_000), Nanos::from_millis(640_000));
 
 impl Gpu {
-    /// Takes NVML's figures of the last `span`. `percent` returns the part of it for which the GPU
-    /// computed for a container; none: unknown.
-    pub fn audit(&mut self, now: Nanos, span: Nanos, percent: impl Fn(TenantId) -> Option<u32>) {
+    /// Takes NVML's figures of the last `span`; none: there are none. `percent` returns the part of
+    /// it for which the GPU computed for a container.
+    pub fn audit(&mut self, now: Nanos, span: Option<Nanos>, percent: impl Fn(TenantId) -> u32) {
         self.note_unmetered(now);
-        let first = self.audits.span == Nanos::ZERO;
+        let Some(span) = span else {
+            (self.audits.last, self.audits.span) = (now, Nanos::ZERO);
+            self.queue.iter_mut().for_each(Tenant::skip_audit);
+            return;
+        };
         self.audits.span = self.audits.span + span;
         for tenant in &mut self.queue {
-            let measured = percent(tenant.id).map(|percent| u64::from(percent) * 10 * span.0);
-            let sum = if first { Some(0) } else { tenant.audit.measured };
-            tenant.audit.measured = sum.zip(measured).map(|(sum, new)| sum + new);
+            let measured = u64::from(percent(tenant.id)) * 10 * span.0;
+            tenant.audit.measured = tenant.audit.measured.saturating_add(measured);
         }
         if self.audits.span < INTERVAL {
             return;
@@ -147,13 +150,20 @@ impl Tenant {
         audit.hides_until = now + audit.hides_for;
     }
 
+    /// Begins anew, without a comparison.
+    fn skip_audit(&mut self) {
+        let Audit { excess, hides_until, hides_for, .. } = self.audit;
+        let charged = self.account.charged;
+        self.audit = Audit { charged, excess, hides_until, hides_for, ..Audit::default() };
+    }
+
     fn newly_charged(&self) -> Nanos {
         self.account.charged - self.audit.charged
     }
 
     /// Returns what it was charged beyond what was measured.
     fn unused(&self, span: Nanos) -> Nanos {
-        let measured = Nanos(self.audit.measured.unwrap_or(0) / 1000);
+        let measured = Nanos(self.audit.measured / 1000);
         self.newly_charged() - measured.min(span)
     }
 
@@ -168,10 +178,8 @@ impl Tenant {
         (audit.unmetered, audit.excluded) = (Nanos::ZERO, Nanos::ZERO);
         audit.charged = self.account.charged;
         let before = audit.before.replace(signed(allowed));
-        let (Some(before), Some(measured)) = (before, audit.measured) else {
-            audit.before = audit.measured.map(|_| signed(allowed));
-            return;
-        };
+        let measured = std::mem::take(&mut audit.measured);
+        let Some(before) = before else { return };
         let measured = signed(Nanos(measured / span.0.max(1)));
         let beyond = if is_doubted {
             measured + ROUNDING - signed(allowed)
@@ -210,7 +218,9 @@ mod tests {
             let now = gpu.audits.last + ms(1000);
             gpu.queue[0].account.charge(ms(*charged));
             own = own + ms(*charged);
-            gpu.audit(now, ms(1000), |id| if id.0 == 0 { *percent } else { Some(0) });
+            gpu.audit(now, percent.map(|_| ms(1000)), |id| {
+                if id.0 == 0 { percent.unwrap_or_default() } else { 0 }
+            });
         }
         let account = &gpu.queue[0].account;
         (account.anomalies.hidden - before.anomalies.hidden, account.charged - own)
@@ -247,7 +257,7 @@ mod tests {
     fn short_samples_are_one_audit() {
         let mut gpu = contended();
         for step in 1..=40 {
-            gpu.audit(NOW + ms(50 * step), ms(50), |_| Some(100 * u32::from(step % 2 == 0)));
+            gpu.audit(NOW + ms(50 * step), Some(ms(50)), |_| 100 * u32::from(step % 2 == 0));
             let audits = (gpu.audits.last - NOW).0 / 900_000_000;
             assert_eq!(audits, step * 50 / 900, "after {} ms", step * 50);
         }
@@ -266,19 +276,18 @@ mod tests {
     /// for hidden work.
     #[test]
     fn time_for_which_others_are_charged_without_using_it_is_allowed() {
-        for (used_by_others, hides) in [(Some(0), false), (Some(50), true), (None, true)] {
+        for (charged, used, hides) in [(500, 0, false), (500, 50, true), (0, 0, true)] {
             let mut gpu = contended();
             let mut hidden = 0;
             for second in 1..=5 {
-                let charged = if used_by_others.is_some() { 500 } else { 0 };
                 gpu.queue[0].audit.excluded = ms(500);
                 gpu.queue[0].account.charge(ms(480));
                 gpu.queue[1].account.charge(ms(charged));
-                let percent = |id: TenantId| if id.0 == 0 { Some(98) } else { used_by_others };
-                gpu.audit(NOW + ms(1000 * second), ms(1000), percent);
+                let percent = |id: TenantId| if id.0 == 0 { 98 } else { used };
+                gpu.audit(NOW + ms(1000 * second), Some(ms(1000)), percent);
                 hidden = gpu.queue[0].account.anomalies.hidden;
             }
-            assert_eq!(hidden > 0, hides, "others used {used_by_others:?} percent");
+            assert_eq!(hidden > 0, hides, "others were charged {charged} ms and used {used} %");
         }
     }
 

@@ -128,11 +128,14 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
         .map(|(kind, message)| ((*kind).to_owned(), message.clone()))
         .collect();
     let shares = devices.iter().filter(|device| gpus.contains(&device.uuid));
-    for device in shares.clone() {
-        if device.scheduler.share(now, container.tenant).is_some_and(|share| share.is_misreporting)
-        {
+    let of_gpus = shares.clone().filter_map(|gpu| gpu.scheduler.share(now, container.tenant));
+    for share in of_gpus {
+        if share.is_misreporting {
             let message =
                 "Its reports are invalid: its turns are measured by the monitor's clock alone.";
+            faults.insert("misreporting".into(), message.into());
+        } else if share.hides_work {
+            let message = "NVML measures more of its work than it reports: it pays for that.";
             faults.insert("misreporting".into(), message.into());
         }
     }
@@ -220,7 +223,7 @@ fn share(container: &Container, device: &DeviceState, now: Nanos) -> ShareStatus
         status.turns = share.account.turns;
         status.anomalies = anomalies(share.account.anomalies);
     }
-    status.utilization = container.utilization(&device.sample);
+    status.utilization = device.sample.utilization_of(container.tenant.0);
     let Some(region) = &container.region else { return status };
     let Some(seen) = region.gpu(device.uuid).and_then(|gpu| region.seen.gpus.get(gpu.get())) else {
         return status;

@@ -24,9 +24,7 @@ use super::lock_queries::{LockQueries, Round};
 use super::region::Region;
 use crate::memory::exported::ExportedMemory;
 use crate::memory::unaccounted::Unaccounted;
-use crate::probe::{
-    ContainerIdentity, FoundProcess, GpuSample, SampledContainer, Search, SlotProcess,
-};
+use crate::probe::{ContainerIdentity, FoundProcess, SampledContainer, Search, SlotProcess};
 use crate::throttle::Throttle;
 use crate::watcher::ProcessId;
 
@@ -416,18 +414,6 @@ impl Container {
     pub(crate) fn is_deserted(&self) -> bool {
         self.registrants.is_empty()
             && self.region.as_ref().is_none_or(|region| region.live.is_empty())
-    }
-
-    /// Returns the part of the time for which a GPU computed for it, in percent; none: NVML does
-    /// not report it.
-    pub(crate) fn utilization(&self, sample: &GpuSample) -> Option<u32> {
-        let busy = sample.busy.as_ref()?;
-        let own = self.host_ids.values().flatten();
-        Some(
-            own.filter_map(|id| busy.get(&id.pid))
-                .fold(0, |sum: u32, part| sum.saturating_add(*part))
-                .min(100),
-        )
     }
 
     /// Notes which of its processes have exited since the last call, and drops what was kept of

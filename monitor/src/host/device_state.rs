@@ -131,4 +131,15 @@ impl DeviceState {
         }
         self.scheduler.set_priority_ratio(self.in_force().prio_ratio());
     }
+
+    /// Gives the driver's figures to the scheduler.
+    pub(super) fn audit(&mut self, now: Nanos) {
+        let sample = &self.sample;
+        let span = sample.busy.as_ref().and_then(|busy| busy.span);
+        // Processes that share the GPU have at most all of it.
+        let percents = sample.busy.iter().flat_map(|busy| busy.percents.values());
+        let sum = percents.sum::<u32>().max(100);
+        let percent = |id: TenantId| sample.utilization_of(id.0).unwrap_or(0) * 100 / sum;
+        self.scheduler.audit(now, span, percent);
+    }
 }

@@ -103,6 +103,7 @@ impl Host {
             device.take_verification(unverified, unlisted);
             let unowned = device.unowned(&gpu);
             device.sample = gpu;
+            device.audit(now);
             if let Some(unowned) = unowned {
                 self.take_exported(&samples, unowned);
             }

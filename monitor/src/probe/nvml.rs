@@ -10,6 +10,7 @@ use cgpu_client::inventory::HostDevice;
 use cgpu_inventory::health::{self, HealthCheck};
 use cgpu_inventory::{self as inventory, Unknown};
 use cgpu_shm::units::Bytes;
+use cgpu_shm::units::Nanos;
 use cgpu_shm::uuid::Uuid;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
@@ -17,7 +18,7 @@ use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 
 use super::ledger_samples::ProcessesWithSamples;
-use super::{GpuSample, Processes};
+use super::{BusyProcesses, GpuSample, Processes};
 
 /// `NVML_DEVICE_MIG_ENABLE`.
 const MIG_ENABLED: u32 = 1;
@@ -25,8 +26,9 @@ const MIG_ENABLED: u32 = 1;
 /// The library, loaded and initialised.
 pub(super) struct Library {
     nvml: Arc<Nvml>,
-    /// Time of the newest utilisation sample of processes, by GPU.
-    newest: RefCell<BTreeMap<Uuid, u64>>,
+    /// NVML's time of the newest utilisation sample of processes in microseconds, by GPU, and
+    /// whether the last call found it.
+    newest: RefCell<BTreeMap<Uuid, (u64, bool)>>,
 }
 
 impl Library {
@@ -110,20 +112,31 @@ impl Library {
         Listed::new(DeviceId::of_gpu(index), device)
     }
 
-    /// Returns the part of the time for which each process used the GPU, in percent, by NVML's
-    /// samples since the last call.
-    fn busy(&self, gpu: Uuid, device: &Device<'_>) -> Option<BTreeMap<u32, u32>> {
+    /// Returns the part of the time for which each process used the GPU, by NVML's samples since
+    /// the last call.
+    fn busy(&self, gpu: Uuid, device: &Device<'_>) -> Option<BusyProcesses> {
         let mut newest = self.newest.borrow_mut();
         let newest = newest.entry(gpu).or_default();
-        match device.process_utilization_stats(*newest) {
+        match device.process_utilization_stats(newest.0) {
             Ok(mut samples) => {
+                let (before, is_known) = *newest;
+                let last = samples.iter().map(|sample| sample.timestamp).max().unwrap_or(before);
+                *newest = (last.max(before), true);
+                // After a time in which no process computed, it is not known what they are of.
+                let span = is_known.then(|| Nanos::from_micros(last.saturating_sub(before)));
                 samples.sort_by_key(|sample| sample.timestamp);
-                *newest = samples.last().map_or(*newest, |last| last.timestamp);
-                Some(samples.iter().map(|sample| (sample.pid, sample.sm_util)).collect())
+                let percents = samples.iter().map(|sample| (sample.pid, sample.sm_util)).collect();
+                Some(BusyProcesses { span, percents })
             }
             // No process has computed since.
-            Err(NvmlError::NotFound) => Some(BTreeMap::new()),
-            Err(_) => None,
+            Err(NvmlError::NotFound) => {
+                newest.1 = false;
+                Some(BusyProcesses::default())
+            }
+            Err(_) => {
+                newest.1 = false;
+                None
+            }
         }
     }
 }
