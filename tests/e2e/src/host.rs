@@ -102,8 +102,19 @@ impl Worker {
     /// Starts a worker in a container and waits until it is ready.
     #[must_use]
     pub fn start(fixture: &Fixture, container: &Container) -> Self {
-        let mut process =
-            Child::start_for(fixture.program_in(container, "worker"), fixture.lifetime());
+        Self::start_command(fixture, fixture.program_in(container, "worker"))
+    }
+
+    /// Starts one whose kernels take this long.
+    #[must_use]
+    pub fn start_with_kernels(fixture: &Fixture, container: &Container, kernel_us: u32) -> Self {
+        let mut command = fixture.program_in(container, "worker");
+        command.arg(kernel_us.to_string());
+        Self::start_command(fixture, command)
+    }
+
+    fn start_command(fixture: &Fixture, command: Command) -> Self {
+        let mut process = Child::start_for(command, fixture.lifetime());
         assert_eq!(process.line(), "{\"ready\": true}");
         Self { process }
     }

@@ -7,6 +7,8 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,11 +36,18 @@ impl Pair {
     }
 
     fn start_on(fixture: Fixture, weights: [u32; 2]) -> Self {
+        Self::start_with_kernels(fixture, weights, KERNEL_US)
+    }
+
+    /// The first one's kernels take this long.
+    fn start_with_kernels(fixture: Fixture, weights: [u32; 2], kernel_us: u32) -> Self {
         let monitor = Monitor::start(&fixture);
         let container = |name, weight| fixture.limited(name, 8192).with_weight(weight);
         let containers = [container("a", weights[0]), container("b", weights[1])];
-        let workers =
-            [Worker::start(&fixture, &containers[0]), Worker::start(&fixture, &containers[1])];
+        let workers = [
+            Worker::start_with_kernels(&fixture, &containers[0], kernel_us),
+            Worker::start(&fixture, &containers[1]),
+        ];
         // A tenant that the monitor has not found shares with no other.
         containers.iter().for_each(|container| _ = fixture.accounting(container));
         Self { fixture, monitor: Some(monitor), containers, workers }
@@ -509,5 +518,59 @@ fn corrupted_region_affects_only_its_own_container() {
             drop(a);
             b.finish();
         }
+    });
+}
+
+/// Writes over a container's file that nothing of its work is in flight, until this is dropped.
+struct Forger(Option<(Arc<AtomicBool>, thread::JoinHandle<()>)>);
+
+impl Forger {
+    fn start(container: &Container) -> Self {
+        let file = OpenOptions::new().write(true).open(container.file("use")).expect("the region");
+        let (cells, cell, fields, slots) = (69_632, 256, [72, 248], 4);
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&over);
+        let thread = thread::spawn(move || {
+            while !ends.load(Ordering::Relaxed) {
+                for at in (0..slots).flat_map(|slot| fields.map(|field| slot * cell + field)) {
+                    file.write_all_at(&[0; 8], cells + at).expect("a write");
+                }
+                thread::sleep(Duration::from_micros(20));
+            }
+        });
+        Self(Some((over, thread)))
+    }
+}
+
+impl Drop for Forger {
+    fn drop(&mut self) {
+        if let Some((over, thread)) = self.0.take() {
+            over.store(true, Ordering::Relaxed);
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Its kernels ran beside the other one's turns, which had half of its share.
+#[test]
+fn container_that_hides_long_kernels_pays_for_them() {
+    undisturbed("container_that_hides_long_kernels_pays_for_them", || {
+        let fixture = Fixture::new("A10:23028");
+        let mut pair = Pair::start_with_kernels(fixture, [1, 1], 12_000);
+        let [_, fair] = pair.run(SECONDS);
+        let forger = Forger::start(&pair.containers[0]);
+        // The audit compares whole seconds.
+        pair.run(2.0 * SECONDS);
+        let [_, kept] = pair.run(3.0 * SECONDS);
+        let faults = |number: usize| {
+            pair.fixture.accounting(&pair.containers[number])["faults"]["misreporting"].clone()
+        };
+        let found = [faults(0), faults(1)];
+        drop(forger);
+        println!("the neighbour had {fair:.0}/s and has {kept:.0}/s; {found:?}");
+        assert!(found[0].as_str().is_some_and(|text| text.contains("pays for")), "{found:?}");
+        assert!(found[1].is_null(), "{found:?}");
+        assert!(kept > 0.85 * fair, "the neighbour had {fair:.0}/s and has {kept:.0}/s");
+        pair.finish();
     });
 }
