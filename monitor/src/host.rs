@@ -16,6 +16,7 @@ mod counters;
 pub(crate) mod device_list;
 pub(crate) mod device_state;
 pub(crate) mod doorbell;
+mod doorbell_pipe;
 mod file_workers;
 mod findings;
 mod gpus;

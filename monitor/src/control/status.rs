@@ -148,7 +148,7 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
         faults.insert("noisy".into(), message.into());
     }
     let counted = container.counters.totals().contains_key(Reason::Tampered.name());
-    if counted || container.region.as_ref().is_some_and(|region| region.is_tampered) {
+    if counted || container.region.as_ref().is_some_and(|region| region.is_tampered()) {
         faults.insert("tampered".into(), Reason::Tampered.message().into());
     }
     if container.is_blocked {

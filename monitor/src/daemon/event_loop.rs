@@ -2,8 +2,8 @@
 //!
 //! This thread gives the turns, so nothing here may block. NVML, `/proc` searches and syncing the
 //! disk are the prober's work (`probe.rs`); FUSE and the metrics endpoint have threads of their
-//! own; sockets and doorbells are never waited for. Workers open and close containers' files, and
-//! query their locks (`host/file_workers.rs`): a container can make so many locks that each of
+//! own; sockets are never waited for, and doorbells are read by threads of their own
+//! (`host/doorbell_pipe.rs`). Workers open and close containers' files, and query their locks (`host/file_workers.rs`): a container can make so many locks that each of
 //! these takes seconds. What containers and other users can repeat without end is bounded by its
 //! CPU time (`throttle.rs`, `host/doorbell.rs`). The following can still take time. All of it is
 //! rare, and none of it happens in a step of a GPU:
@@ -400,7 +400,7 @@ impl EventLoop {
             let added = match change {
                 Change::Doorbell(_) => {
                     match container.region.as_ref().and_then(|region| region.doorbell.as_ref()) {
-                        Some(doorbell) => self.poll.add(doorbell, Source::Doorbell(tenant.0)),
+                        Some(doorbell) => self.poll.add_pipe(doorbell, Source::Doorbell(tenant.0)),
                         None => Ok(()),
                     }
                 }

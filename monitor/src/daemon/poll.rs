@@ -96,6 +96,12 @@ impl Poll {
         Ok(epoll::add(&self.epoll, what, source.data(), EventFlags::IN)?)
     }
 
+    /// Makes a sleep end at each write to a pipe, whether it is read or not (edge-triggered).
+    pub(crate) fn add_pipe(&self, pipe: impl AsFd, source: Source) -> io::Result<()> {
+        let flags = EventFlags::IN | EventFlags::ET;
+        Ok(epoll::add(&self.epoll, pipe, source.data(), flags)?)
+    }
+
     pub(crate) fn remove(&self, what: impl AsFd) {
         // One that was not added needs no removal.
         let _ = epoll::delete(&self.epoll, what);

@@ -6,7 +6,6 @@
 //! container has one access at a time, in a bounded part of the time (`lock_queries.rs`).
 
 use std::any::Any;
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -26,8 +25,9 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::container::read_limits;
+use super::doorbell_pipe::DoorbellPipe;
 use super::lock_queries::{Process, Round};
-use super::region::{Region, open_fifo};
+use super::region::Region;
 
 const WORKERS: usize = 4;
 /// Longest refusal that is shown, in characters.
@@ -76,7 +76,7 @@ pub(super) enum FileOutcome {
     Closed,
     Opened(Result<Box<Opened>, Error>),
     /// The identity of the file that was queried, the answers, and the doorbell if it was found.
-    Queried((u64, u64), Round, Option<File>),
+    Queried((u64, u64), Round, Option<DoorbellPipe>),
 }
 
 /// A region, and what is in the files beside it.
@@ -114,7 +114,8 @@ impl FileRequest {
                 FileResult { tenant, refusal, outcome, used: thread_cpu() - start }
             }
             FileTask::Query { locks, file, processes, needs_doorbell, .. } => {
-                let doorbell = needs_doorbell.then(|| open_fifo(&dir.join("doorbell"))).flatten();
+                let doorbell =
+                    needs_doorbell.then(|| DoorbellPipe::open(&dir.join("doorbell"))).flatten();
                 let mut cpu = thread_cpu();
                 let used = cpu - start;
                 let round = Round::query(&processes, |slot| {
@@ -130,7 +131,7 @@ impl FileRequest {
     }
 
     /// Returns the doorbell of a region that is to be closed.
-    pub(crate) fn doorbell(&self) -> Option<&File> {
+    pub(crate) fn doorbell(&self) -> Option<&DoorbellPipe> {
         match &self.task {
             FileTask::Close(region) => region.doorbell.as_ref(),
             _ => None,

@@ -2,10 +2,9 @@
 //! written.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read};
+use std::fs;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,7 +16,6 @@ use cgpu_shm::file::{Error, Fault};
 use cgpu_shm::grant::{GrantWriter, Turn};
 use cgpu_shm::grant_snapshot::Measured;
 use cgpu_shm::liveness::Liveness;
-use cgpu_shm::region::Bell;
 use cgpu_shm::slots::{State, Word};
 use cgpu_shm::snapshot::{Cell, Reader, Snapshot};
 use cgpu_shm::unaccounted::UnaccountedDelta;
@@ -26,17 +24,14 @@ use cgpu_shm::uuid::Uuid;
 use rustix::fs::fstat;
 
 use super::device_list::DeviceList;
+use super::doorbell_pipe::DoorbellPipe;
 use super::lock_queries::Process;
-
-/// Size of one read of a doorbell, in bytes. A notification is one byte and a container has at most
-/// 256 processes, so as many unread bytes are a flood.
-const DOORBELL_READ: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct Region {
     reader: Reader,
     grantor: GrantWriter,
-    pub(crate) doorbell: Option<fs::File>,
+    pub(crate) doorbell: Option<DoorbellPipe>,
     /// Device and inode of `use`. A file with another identity is another region.
     identity: (u64, u64),
     pub(crate) seen: Snapshot,
@@ -53,8 +48,6 @@ pub(crate) struct Region {
     notify_requested: bool,
     published: Vec<Device>,
     cells: Vec<Cell>,
-    /// Whether a process has reported that something else than cgpu wrote to `use`.
-    pub(crate) is_tampered: bool,
 }
 
 impl Region {
@@ -71,7 +64,7 @@ impl Region {
         let mut region = Self {
             reader,
             grantor,
-            doorbell: open_fifo(&directory.join("doorbell")),
+            doorbell: DoorbellPipe::open(&directory.join("doorbell")),
             identity: (about.st_dev, about.st_ino),
             seen,
             live: Vec::new(),
@@ -82,7 +75,6 @@ impl Region {
             notify_requested: false,
             published: Vec::new(),
             cells: Vec::new(),
-            is_tampered: false,
         };
         region.refresh();
         Ok(region)
@@ -187,14 +179,9 @@ impl Region {
         self.seen.gpus.iter().position(|gpu| gpu.uuid == uuid).and_then(DeviceIndex::new)
     }
 
-    /// Reads the doorbell once, because its container can write as fast as the monitor reads.
-    /// Returns whether the buffer was filled.
-    pub(crate) fn drain_doorbell(&mut self) -> bool {
-        let mut bytes = [0; DOORBELL_READ];
-        let read = self.doorbell.as_mut().and_then(|doorbell| doorbell.read(&mut bytes).ok());
-        let bytes = bytes.get(..read.unwrap_or(0)).unwrap_or_default();
-        self.is_tampered |= bytes.contains(&(Bell::Tampered as u8));
-        bytes.len() == DOORBELL_READ
+    /// Whether a process has reported that something else than cgpu wrote to `use`.
+    pub(crate) fn is_tampered(&self) -> bool {
+        self.doorbell.as_ref().is_some_and(DoorbellPipe::is_tampered)
     }
 
     /// Writes the fields of a GPU's gate. [`Region::turn`] changes the gate word.
@@ -333,52 +320,4 @@ fn claimed(seen: &Snapshot) -> impl Iterator<Item = Process> + '_ {
     let slots = (0..).map_while(SlotIndex::new).zip(&seen.slots);
     let live = slots.filter(|(_, slot)| matches!(slot.word.state(), Some(State::Live)));
     live.map(|(index, slot)| (index, slot.word.generation().get()))
-}
-
-/// Opens a doorbell for reading, without waiting for a writer. None: it is not a FIFO.
-pub(super) fn open_fifo(path: &Path) -> Option<fs::File> {
-    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
-    // Opened for writing, too, so that it has no end of file when the last writer closes it.
-    let open = || -> io::Result<fs::File> {
-        // Exact: the flags are small positive numbers.
-        #[allow(clippy::cast_possible_wrap)]
-        OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path)
-    };
-    open().ok().filter(|file| file.metadata().is_ok_and(|about| about.file_type().is_fifo()))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write;
-
-    use cgpu_shm::region::RegionSpec;
-
-    use super::*;
-
-    fn region_in(directory: &Path) -> Region {
-        cgpu_shm::region::Region::make(
-            directory,
-            RegionSpec { name: "", created: Nanos(1), time_scale: None },
-        )
-        .unwrap();
-        Region::open(directory, 1).unwrap()
-    }
-
-    #[test]
-    fn doorbell_drain_is_one_read_however_much_is_written() {
-        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
-        let mut region = region_in(directory.path());
-        let mut writer = open_fifo(&directory.path().join("doorbell")).unwrap();
-        assert!(!region.drain_doorbell(), "nothing was written");
-        writer.write_all(&[1; 3]).unwrap();
-        assert!(!region.drain_doorbell(), "an honest container's notifications");
-        assert!(!region.is_tampered);
-        writer.write_all(&[Bell::Notification as u8, Bell::Tampered as u8]).unwrap();
-        assert!(!region.drain_doorbell() && region.is_tampered);
-        rustix::pipe::fcntl_setpipe_size(&writer, 1 << 20).unwrap();
-        writer.write_all(&vec![1; 1 << 20]).unwrap();
-        assert!(region.drain_doorbell(), "a flood");
-        let left = rustix::io::ioctl_fionread(&writer).unwrap();
-        assert_eq!(left, (1 << 20) - DOORBELL_READ as u64);
-    }
 }

@@ -28,18 +28,22 @@ impl Turns<'_> {
     pub(crate) fn notified(&mut self, tenant: TenantId) {
         let Some(container) = self.containers.get_mut(&tenant) else { return };
         let Some(region) = &mut container.region else { return };
-        let flooded = region.drain_doorbell();
-        // Taken after the drain, whose length the container controls, so that the step uses the
-        // current time.
         let now = Monotonic.now();
-        if flooded {
-            container.doorbell.flooded(now);
+        if let Some(pipe) = &mut region.doorbell {
+            pipe.ring(now);
+            if pipe.takes_flood() {
+                container.doorbell.flooded(now);
+            }
         }
         if region.notify_requested() {
             region.request_notification(false);
             container.doorbell.requested(now);
         } else {
             container.doorbell.unrequested(now);
+            // Its GPUs are observed when the cooldown is over.
+            if container.doorbell.is_cooling_down() {
+                return;
+            }
         }
         // A process that notifies may be new.
         region.refresh();
@@ -52,12 +56,10 @@ impl Turns<'_> {
     }
 
     /// Handles a container whose doorbell is polled again. Its notifications while muted had a
-    /// reason, so its GPUs observe all containers in the next step. A late byte would count as
-    /// unrequested, so the doorbell is emptied.
+    /// reason, so its GPUs observe all containers in the next step.
     pub(crate) fn unmuted(&mut self, now: Nanos, tenant: TenantId) {
-        let Some(container) = self.containers.get_mut(&tenant) else { return };
-        if let Some(region) = &mut container.region {
-            region.drain_doorbell();
+        if !self.containers.contains_key(&tenant) {
+            return;
         }
         for device in self.devices.iter_mut() {
             device.stale |= device.scheduler.share(now, tenant).is_some();
@@ -191,6 +193,10 @@ impl Turns<'_> {
     pub(crate) fn beat(&mut self, now: Nanos) {
         let capacities: Vec<Capacity> =
             self.devices.iter().map(|device| Capacity::on(device, self.containers)).collect();
+        for container in self.containers.values_mut() {
+            let pipe = container.region.as_mut().and_then(|region| region.doorbell.as_mut());
+            pipe.into_iter().for_each(|pipe| pipe.read_if_due(now));
+        }
         for container in self.containers.values() {
             let Some(region) = &container.region else { continue };
             region.beat();

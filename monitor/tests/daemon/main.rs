@@ -12,6 +12,7 @@ mod neighbours;
 mod service;
 #[path = "../../../shm/tests/skip/mod.rs"]
 mod skip;
+mod slow_page;
 mod tree;
 mod upgrade;
 

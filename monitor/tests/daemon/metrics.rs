@@ -92,7 +92,7 @@ fn metrics_match_the_status() {
     check("cgpu_bypasses_total{container=\"trainer\",reason=\"other_gpu\"}", 2.0);
     check("cgpu_notices_total{container=\"trainer\",reason=\"pool_grew\"}", 1.0);
     check(
-        "cgpu_container_info{container=\"trainer\",name=\"a \\\"b\\\"\\\\?\",\
+        "cgpu_container_info{container=\"trainer\",name=\"a \\\"b\\\"\\\\ \",\
          image=\"local/cuda:1\"}",
         1.0,
     );

@@ -12,6 +12,7 @@ use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::floods::{self, Writer};
+use super::slow_page::SlowPage;
 use super::*;
 
 /// Runs `work` on a thread that has become another user, and returns what it returns.
@@ -346,6 +347,45 @@ fn locks_of_a_doorbell_that_is_no_pipe_cost_the_event_loop_nothing() {
 fn locks_of_a_refusal_cost_the_event_loop_nothing() {
     let prepare = |dir: &Path| fs::write(dir.join("refused"), "no").unwrap();
     locks_cost_the_event_loop_nothing("refused", prepare, |_| {});
+}
+
+/// While a writer's page faults in, it holds the lock of the pipe, for which each read waits.
+#[test]
+fn doorbell_with_slow_pages_costs_the_event_loop_nothing() {
+    let page = match SlowPage::new() {
+        Ok(page) => page,
+        Err(error) => return skip::skip("daemon", "userfaultfd", &error.to_string()),
+    };
+    let fixture = Fixture::new();
+    let noisy = fixture.container("noisy");
+    let monitor = Monitor::start(fixture.root());
+    eventually("the container", || status(&monitor).containers.len() == 1);
+    let doorbell = noisy.join("doorbell");
+    let doorbell = fs::File::options().read(true).write(true).open(doorbell).unwrap();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            // So many that it reads again.
+            (&doorbell).write_all(&[1; 3 * 4096]).unwrap();
+            page.write_to(&doorbell).unwrap();
+        });
+        // It appears in any case, so that a failure is one.
+        let (answered, answers) = std::sync::mpsc::channel();
+        let page = &page;
+        let appears = scope.spawn(move || {
+            let in_time = answers.recv_timeout(Duration::from_secs(20)).is_ok();
+            page.appear();
+            in_time
+        });
+        for _ in 0..10 {
+            sleep(Duration::from_millis(100));
+            status(&monitor);
+        }
+        assert!(!writer.is_finished(), "the page did not hold the writer up");
+        let _ = answered.send(());
+        assert!(appears.join().unwrap(), "the monitor waited for the page");
+        writer.join().unwrap();
+    });
+    status(&monitor);
 }
 
 #[test]
