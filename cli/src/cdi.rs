@@ -26,7 +26,10 @@ pub(crate) enum Command {
     Generate(Generate),
 }
 
+const CODES: &str = "Exit codes: 0 written; 1 not written; 2 invalid arguments.";
+
 #[derive(Args)]
+#[command(after_help = CODES)]
 pub(crate) struct Generate {
     /// Add devices with a fixed limit on every GPU of the container: for `6`, the device 6GiB
     #[arg(long, value_name = "GIB,...", value_delimiter = ',')]

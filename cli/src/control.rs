@@ -1,5 +1,6 @@
 //! `cgpu get`, `cgpu set` and `cgpu ls`: read and write nodes of the control tree.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::anyhow;
@@ -9,9 +10,14 @@ use cgpu_shm::paths;
 use clap::Args;
 
 use crate::root::Root;
-use crate::{Failure, output};
+use crate::{Failure, INVALID, nodes, output};
+
+const CODES: &str = "\
+A container is named by its name, its folder in the tree, or the start of its id.
+Exit codes: 0 done; 1 no monitor, or it refused; 2 invalid arguments.";
 
 #[derive(Args)]
+#[command(after_help = CODES)]
 pub(crate) struct Get {
     /// Node to read, such as 0/policy or 0/<container>/weight; of a folder, the names in it
     #[arg(default_value = "")]
@@ -21,10 +27,11 @@ pub(crate) struct Get {
 }
 
 #[derive(Args)]
+#[command(after_help = CODES)]
 pub(crate) struct Set {
     /// Node to write, such as 0/policy or 0/<container>/weight
     path: String,
-    /// New value
+    /// New value; a policy by number or name, memory in bytes or with its unit, such as 6GiB
     #[arg(allow_negative_numbers = true)]
     value: String,
     #[command(flatten)]
@@ -32,6 +39,7 @@ pub(crate) struct Set {
 }
 
 #[derive(Args)]
+#[command(after_help = CODES)]
 pub(crate) struct Ls {
     /// Folder to list, such as 0 or 0/<container> [default: the root]
     #[arg(default_value = "")]
@@ -40,20 +48,27 @@ pub(crate) struct Ls {
     root: Root,
 }
 
-/// Prints a node's value, or the names in a folder.
+/// Prints a node's value, or the names in a folder. On a terminal the value has its meaning beside
+/// it.
 pub(crate) fn get(arguments: &Get) -> Result<ExitCode, Failure> {
     let mut monitor = connect(&arguments.root)?;
-    let path = arguments.path.trim_matches('/');
+    let path = &resolve(&mut monitor, arguments.path.trim_matches('/'))?;
     if path.is_empty() || monitor.kind(path)? == Kind::Folder {
         return print(&monitor.list(path)?);
     }
-    output::write(format_args!("{}\n", monitor.get(path)?.trim_end()))?;
+    let value = monitor.get(path)?;
+    let value = value.trim_end();
+    let is_read = std::io::stdout().is_terminal();
+    let shown = if is_read { nodes::readable(path, value) } else { value.to_owned() };
+    output::write(format_args!("{shown}\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints the names in a folder; folders end in `/`.
 pub(crate) fn ls(arguments: &Ls) -> Result<ExitCode, Failure> {
-    print(&connect(&arguments.root)?.list(&arguments.path)?)
+    let mut monitor = connect(&arguments.root)?;
+    let path = resolve(&mut monitor, &arguments.path)?;
+    print(&monitor.list(&path)?)
 }
 
 fn print(names: &[String]) -> Result<ExitCode, Failure> {
@@ -61,9 +76,24 @@ fn print(names: &[String]) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Writes a node, and prints what it says then.
 pub(crate) fn set(arguments: &Set) -> Result<ExitCode, Failure> {
-    connect(&arguments.root)?.set(&arguments.path, &arguments.value)?;
+    let value = nodes::written(&arguments.path, &arguments.value)
+        .map_err(|error| Failure { error, code: INVALID })?;
+    let mut monitor = connect(&arguments.root)?;
+    let path = resolve(&mut monitor, &arguments.path)?;
+    monitor.set(&path, &value)?;
+    let now = monitor.get(&path)?;
+    output::write(format_args!("{path}: {}\n", nodes::readable(&path, now.trim_end())))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the path with its container's folder. The monitor is asked only if there may be one.
+fn resolve(monitor: &mut Client, path: &str) -> Result<String, Failure> {
+    if !path.trim_matches('/').contains('/') || monitor.kind(path).is_ok() {
+        return Ok(path.to_owned());
+    }
+    Ok(nodes::resolved(path, &monitor.status()?.containers)?)
 }
 
 /// Connects to the monitor of this root, for commands that need one.

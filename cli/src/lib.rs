@@ -15,6 +15,7 @@ mod compute;
 mod control;
 mod doctor;
 mod memory;
+mod nodes;
 mod output;
 mod own;
 mod preload;
@@ -28,6 +29,7 @@ mod smi;
 mod table;
 mod top;
 mod upgrade;
+mod version;
 mod watched;
 
 #[derive(Parser)]
@@ -73,6 +75,8 @@ enum Command {
     Upgrade(upgrade::Arguments),
     /// Configure a container engine to start containers with cgpu-runtime, or undo it
     Setup(setup::Arguments),
+    /// Show the versions of this program and of the running monitor
+    Version(version::Arguments),
     /// Write CDI specifications, for engines that use another runtime than cgpu-runtime
     #[command(subcommand)]
     Cdi(cdi::Command),
@@ -97,6 +101,7 @@ pub fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
         Command::Setup(arguments) => setup::run(&arguments),
+        Command::Version(arguments) => version::run(&arguments),
         Command::Cdi(command) => cdi::run(&command),
     };
     outcome.unwrap_or_else(|failure| {
@@ -115,6 +120,9 @@ fn parse() -> Arguments {
         Arguments::parse()
     }
 }
+
+/// Exit code of invalid arguments, as clap's.
+const INVALID: u8 = 2;
 
 struct Failure {
     error: anyhow::Error,
@@ -136,6 +144,20 @@ mod tests {
             .get_subcommands()
             .flat_map(|sub| pages(sub, &format!("{name}-{}", sub.get_name())));
         std::iter::once(name.to_owned()).chain(more).collect()
+    }
+
+    #[test]
+    fn help_of_each_command_has_its_exit_codes() {
+        fn check(command: &mut clap::Command) {
+            for command in command.get_subcommands_mut() {
+                let help = command.render_long_help().to_string();
+                // The first only lists commands; the second passes all on, also `--help`.
+                let is_other = matches!(command.get_name(), "cdi" | "kubernetes");
+                assert!(is_other || help.contains("Exit codes:"), "{}", command.get_name());
+                check(command);
+            }
+        }
+        check(&mut command());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use anyhow::{Context, Error, Result, bail, ensure};
+use cgpu_shm::units::Bytes;
 
 /// A memory limit for each GPU, in whole MiB: `6GiB`, `512MiB`, `6` (GiB), or a list for the GPUs
 /// in their order.
@@ -17,13 +18,28 @@ impl Memory {
     pub(crate) fn list(&self) -> String {
         self.mib.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
     }
+
+    /// Returns the greatest amount.
+    pub(crate) fn most(&self) -> Bytes {
+        Bytes::from_mib(self.mib.iter().copied().max().unwrap_or(0))
+    }
+
+    /// Parses one amount, such as `6GiB`; a number without a unit is of GiB.
+    pub(crate) fn amount(text: &str) -> Result<Bytes> {
+        Ok(Bytes::from_mib(amount(text)?))
+    }
 }
 
 impl FromStr for Memory {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        Ok(Self { mib: text.split(',').map(amount).collect::<Result<_>>()? })
+        let mib = text.split(',').map(|text| {
+            let mib = amount(text)?;
+            ensure!(mib > 0, "{text:?} allows no memory: leave --mem out to run without a limit");
+            Ok(mib)
+        });
+        Ok(Self { mib: mib.collect::<Result<_>>()? })
     }
 }
 
@@ -33,9 +49,9 @@ fn amount(text: &str) -> Result<u64> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let unit = match unit.trim() {
-        "" | "G" | "GiB" => 1024,
-        "M" | "MiB" => 1,
-        "T" | "TiB" => 1024 * 1024,
+        "" | "G" | "Gi" | "GB" | "GiB" => 1024,
+        "M" | "Mi" | "MB" | "MiB" => 1,
+        "T" | "Ti" | "TB" | "TiB" => 1024 * 1024,
         _ => {
             bail!(
                 "{text:?} is not an amount of memory: expected a number and GiB or MiB, such as \
@@ -43,11 +59,9 @@ fn amount(text: &str) -> Result<u64> {
             )
         }
     };
-    let mib = whole(number, unit).with_context(|| {
+    whole(number, unit).with_context(|| {
         format!("{text:?} is not an amount of memory: expected whole MiB, such as 6GiB or 512MiB")
-    })?;
-    ensure!(mib > 0, "{text:?} allows no memory: leave --mem out to run without a limit");
-    Ok(mib)
+    })
 }
 
 /// Returns `number` times `unit`; `None` if the product is not a whole number or too large.
@@ -74,6 +88,9 @@ mod tests {
             ("6GiB", "6144"),
             ("6", "6144"),
             ("6G", "6144"),
+            ("6GB", "6144"),
+            ("6Gi", "6144"),
+            ("512MB", "512"),
             ("512MiB", "512"),
             ("1.5GiB", "1536"),
             ("0.5", "512"),
@@ -92,8 +109,8 @@ mod tests {
             "GiB",
             "six",
             "-1",
-            "6GB",
-            "6Gi",
+            "6GX",
+            "6B",
             "1.0001MiB",
             "0",
             "0MiB",

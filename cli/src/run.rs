@@ -12,13 +12,17 @@ use cgpu_client::connection::{Client, Failure as RequestFailure};
 use cgpu_client::message::Registration;
 use cgpu_shm::limits::Limits;
 use cgpu_shm::paths;
+use cgpu_shm::units::Bytes;
+use cgpu_sim::GpuSpec;
+use cgpu_sim::instance::Part;
 use clap::Args;
 
 use crate::claim::{Claim, Variables};
 use crate::compute::Compute;
 use crate::memory::Memory;
 use crate::root::Root;
-use crate::{Failure, claim, preload, region, root, signals};
+use crate::table::mib;
+use crate::{Failure, INVALID, claim, preload, region, root, signals};
 
 /// Exit codes as a shell's: the program does not exist; it exists and cannot be run.
 const NOT_FOUND: u8 = 127;
@@ -28,7 +32,7 @@ const UNSHARED: &str = "memory limits apply, compute is not shared";
 
 const CODES: &str = "\
 Exit codes: the program's own, or 128 plus the signal that ended it; 126 it cannot be run;
-127 it was not found; 2 invalid arguments.
+127 it was not found; 2 invalid arguments, or more memory than a GPU has.
 Without a monitor memory limits apply, and compute is not shared.";
 
 #[derive(Args)]
@@ -53,16 +57,12 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Program to run, and its arguments
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "PROGRAM"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    check_memory(arguments).map_err(|error| Failure { error, code: INVALID })?;
     let (claim, mut command) =
         prepare(arguments).map_err(|error| Failure { error, code: CANNOT_RUN })?;
     let caught = signals::catch()?;
@@ -188,40 +188,44 @@ fn name(text: &str) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// Checks the form of a list of simulated GPUs. A partitioned GPU is followed by its instances. The
-/// simulator checks models and sizes.
+/// Checks a list of simulated GPUs.
 fn gpus(text: &str) -> Result<String> {
-    let name = |model: &str| {
-        !model.is_empty()
-            && model.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
-    };
-    let gpu = |gpu: &str| match gpu.split_once(':') {
-        Some((model, mib)) => name(model) && mib.parse::<u64>().is_ok_and(|mib| mib > 0),
-        None => name(gpu),
-    };
-    let profile = |text: &str| {
-        let parts = text.strip_suffix("gb").and_then(|text| text.split_once("g."));
-        let number = |text: &str| text.parse::<u64>().is_ok_and(|number| number > 0);
-        parts.is_some_and(|(slices, gigabytes)| number(slices) && number(gigabytes))
-    };
-    let mut partitioned = false;
-    let fits = text.split(',').all(|entry| match entry.split_once("/mig=") {
-        Some((whole, first)) => {
-            partitioned = true;
-            gpu(whole) && profile(first)
-        }
-        None if partitioned && profile(entry) => true,
-        None => {
-            partitioned = false;
-            gpu(entry)
-        }
-    });
-    ensure!(
-        fits,
-        "{text:?} is not a list of GPUs: expected MODEL[:MIB][/mig=PROFILE,...], such as \
-         A10:23028, A10:23028,T4:15109 or A100:40960/mig=3g.20gb,1g.5gb"
-    );
+    simulated(text)?;
     Ok(text.to_owned())
+}
+
+fn simulated(list: &str) -> Result<Vec<GpuSpec>> {
+    GpuSpec::parse_list(list)
+        // The simulator names its own variable.
+        .map_err(|error| anyhow!("{}", error.to_string().trim_start_matches("CGPU_SIM_GPUS: ")))
+}
+
+/// Checks that a GPU has as much memory as the program may use. Without a monitor and `--sim` that
+/// is not known.
+fn check_memory(arguments: &Arguments) -> Result<()> {
+    let Some(most) = arguments.mem.as_ref().map(Memory::most) else { return Ok(()) };
+    let sizes: Vec<Bytes> = match &arguments.sim {
+        Some(list) => {
+            let whole = |gpu: &&GpuSpec| gpu.part != Part::Partitioned;
+            simulated(list)?.iter().filter(whole).map(|gpu| gpu.total).collect()
+        }
+        None => {
+            let socket = paths::socket(&arguments.root.path()?);
+            let status = Client::connect(&socket).and_then(|mut monitor| monitor.status());
+            let gpus = status.map(|status| status.gpus).unwrap_or_default();
+            gpus.iter().map(|gpu| Bytes(gpu.memory_total)).collect()
+        }
+    };
+    let Some(largest) = sizes.into_iter().max().filter(|size| *size > Bytes::ZERO) else {
+        return Ok(());
+    };
+    ensure!(
+        most <= largest,
+        "--mem allows {} MiB, and the largest GPU has {} MiB: leave --mem out to run without a limit",
+        mib(most.0),
+        mib(largest.0)
+    );
+    Ok(())
 }
 
 #[cfg(test)]
@@ -229,32 +233,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gpus_accepts_partitioned_gpus() {
-        for list in [
-            "A10",
-            "A10:23028",
-            "a10:23028,T4:15109",
-            "A100:40960/mig=3g.20gb",
-            "A100/mig=3g.20gb,1g.5gb,T4",
-            "T4,H100/mig=7g.80gb,A30/mig=1g.6gb,1g.6gb",
-        ] {
+    fn gpus_accepts_what_the_simulator_knows() {
+        for list in ["A10", "a10:23028,T4:15109", "A100:40960/mig=3g.20gb,1g.5gb", "A100,T4"] {
             assert_eq!(gpus(list).unwrap(), list);
         }
-        for list in [
-            "",
-            "A10:",
-            "A10:0",
-            "A10:many",
-            "A10,,T4",
-            "A 10",
-            "A100/mig=",
-            "A100/mig=big",
-            "A100/mig=3g.20gb,",
-            ":5",
-            "A100/mig=0g.5gb",
+        for (list, part) in [
+            ("", "known are P100"),
+            ("A11", "unknown model \"A11\""),
+            ("A10:0", "between 1024"),
+            ("A10:many", "not a size in MiB"),
+            ("A100/mig=big", "a list of profiles after /mig="),
         ] {
             let message = gpus(list).unwrap_err().to_string();
-            assert!(message.contains("/mig=PROFILE") && message.contains(list), "{message}");
+            assert!(message.contains(part) && !message.contains("CGPU_SIM_GPUS"), "{message}");
         }
     }
 }

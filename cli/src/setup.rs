@@ -19,7 +19,11 @@ mod crio;
 mod docker;
 mod podman;
 
+const CODES: &str = "\
+Exit codes: 0 done; 1 not done; 2 invalid arguments.";
+
 #[derive(Args)]
+#[command(after_help = CODES)]
 pub(crate) struct Arguments {
     /// Container engine to configure
     engine: Engine,
@@ -29,10 +33,8 @@ pub(crate) struct Arguments {
     /// Show the change without making it
     #[arg(long)]
     dry_run: bool,
-    /// Do not make it the default: containers select it with --runtime=cgpu (Docker only)
-    #[arg(long, conflicts_with_all = ["undo", "default"])]
-    no_default: bool,
-    /// Make it the default, for pods without a runtime class (containerd and CRI-O only)
+    /// Make it the default, for containers that name no runtime. Without it they select it:
+    /// --runtime=cgpu, or a runtime class with handler cgpu
     #[arg(long, conflicts_with = "undo")]
     default: bool,
     /// Configure the host whose files are mounted below this folder
@@ -74,9 +76,9 @@ impl Engine {
     /// Refuses options that have no effect on this engine.
     fn check(self, arguments: &Arguments) -> Result<()> {
         ensure!(
-            self != Self::Podman || !arguments.no_default,
-            "--no-default is for docker only: with podman, use `podman --runtime PROGRAM` for \
-             single containers"
+            self != Self::Podman || !arguments.default,
+            "podman has one runtime for all containers, which this makes the default: leave \
+             --default out"
         );
         ensure!(
             self == Self::Docker || arguments.config.is_none(),
@@ -101,7 +103,7 @@ impl Engine {
                     runtime,
                     config: config.as_deref().map(Path::to_string_lossy),
                 };
-                docker::set(before, &cgpu, !arguments.no_default).map(Some)
+                docker::set(before, &cgpu, arguments.default).map(Some)
             }
             (Self::Docker, true) => docker::unset(before, runtime),
             (Self::Containerd, false) => {
@@ -121,7 +123,10 @@ impl Engine {
 
     fn advice(self) -> &'static str {
         match self {
-            Self::Docker => "next: systemctl reload docker",
+            Self::Docker => {
+                "next: systemctl reload docker; without --default, start containers with \
+                 --runtime=cgpu"
+            }
             Self::Containerd => {
                 "next: systemctl restart containerd; without --default, create a RuntimeClass with \
                  handler cgpu"
@@ -349,7 +354,7 @@ mod tests {
             let arguments = Line::try_parse_from(line).unwrap().arguments;
             arguments.engine.check(&arguments).map_err(|error| error.to_string())
         };
-        assert!(check(&["podman", "--no-default"]).unwrap_err().contains("podman --runtime"));
+        assert!(check(&["podman", "--default"]).unwrap_err().contains("leave --default out"));
         for engine in ["podman", "containerd", "crio"] {
             assert!(
                 check(&[engine, "--config", "/c.toml"])
@@ -358,7 +363,7 @@ mod tests {
             );
             check(&[engine]).unwrap();
         }
-        check(&["docker", "--no-default", "--config", "/c.toml"]).unwrap();
+        check(&["docker", "--default", "--config", "/c.toml"]).unwrap();
     }
 
     #[test]

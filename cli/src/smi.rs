@@ -5,17 +5,18 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
 
 use crate::output::{self, Reader};
 use crate::report::Source;
 use crate::root::Root;
-use crate::{Failure, table};
+use crate::{Failure, nodes, table};
 
 /// Shown at the end of the help, and in `docs/monitoring.md`.
 const CODES: &str = "\
 Exit codes: 0 shown, also without monitor or containers; 1 not shown (an unexpected reply, no root
-known, an unreadable folder); 2 invalid arguments.
+known, an unreadable folder, no such container); 2 invalid arguments.
 
 Inside a container it shows that container, from its own files (CGPU_DIR, /run/cgpu). --root selects
 a host's monitor.";
@@ -23,6 +24,9 @@ a host's monitor.";
 #[derive(Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Arguments {
+    /// Show only this container, by its name, its folder in the control tree, or the start of its
+    /// id
+    container: Option<String>,
     /// Print one JSON object instead of tables, with amounts in bytes; with --watch, one a line
     #[arg(long)]
     json: bool,
@@ -42,7 +46,13 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut source = Source::of(&arguments.root)?;
     loop {
-        let report = source.report()?;
+        let mut report = source.report()?;
+        if let Some(typed) = &arguments.container {
+            let containers = &mut report.status.containers;
+            let id = nodes::find(typed, containers)?.map(|found| found.id.clone());
+            let id = id.with_context(|| format!("no container is named {typed:?}"))?;
+            containers.retain(|container| container.id == id);
+        }
         let text =
             if arguments.json { serde_json::to_string(&report)? } else { table::render(&report) };
         let reader = show(&text, arguments.watch.is_some() && !arguments.json)?;

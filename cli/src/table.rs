@@ -13,7 +13,7 @@ use cgpu_client::message::{
 use cgpu_text::printable;
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
-use crate::report::{NATIVE, Report, View};
+use crate::report::{Report, View};
 use crate::watched;
 
 /// Renders a paragraph per GPU, a table of containers and their processes, and the warnings.
@@ -235,16 +235,12 @@ pub(crate) fn duration(seconds: u64) -> String {
     }
 }
 
+/// The names of the policies, by number.
+pub(crate) const POLICIES: [&str; 6] =
+    ["fair", "preemptive", "weighted", "fixed", "soft", "native"];
+
 pub(crate) fn policy(number: u32) -> &'static str {
-    match number {
-        0 => "fair",
-        1 => "preemptive",
-        2 => "weighted",
-        3 => "fixed",
-        4 => "soft",
-        NATIVE => "native",
-        _ => "unknown",
-    }
+    usize::try_from(number).ok().and_then(|at| POLICIES.get(at)).copied().unwrap_or("unknown")
 }
 
 pub(crate) const fn sharing(sharing: Sharing) -> &'static str {

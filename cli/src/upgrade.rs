@@ -18,7 +18,12 @@ use serde::Serialize;
 use crate::root::Root;
 use crate::{Failure, control, output};
 
+const CODES: &str = "\
+Exit codes: 0 upgraded, or --check found nothing that prevents it; 1 not upgraded, or something
+prevents it; 2 invalid arguments.";
+
 #[derive(Args)]
+#[command(after_help = CODES)]
 pub(crate) struct Arguments {
     /// Only report what can be upgraded and what prevents it; exit code 1 if anything does
     #[arg(long)]

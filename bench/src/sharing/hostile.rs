@@ -67,11 +67,15 @@ fn flood(setup: &Setup, name: &str, target: &Target) -> Result<Writer> {
     }
 }
 
-/// Starts what takes as much of the host as the flood, and nothing of the monitor: a loop; for
-/// programs, the same programs in no container, because the kernel's work for a new process delays
-/// every thread that sleeps.
-fn beside(setup: &Setup, name: &str) -> Result<Writer> {
-    if name == PROGRAMS { programs(setup, &[]) } else { Ok(Writer::spin()) }
+/// Starts what takes as much of the host as the flood, and nothing of the monitor: a loop. For
+/// programs and locks it is the same in a folder that the monitor does not know, because the
+/// kernel's work for them delays every thread that sleeps.
+fn beside(setup: &Setup, name: &str, unknown: &Target) -> Result<Writer> {
+    match name {
+        PROGRAMS => programs(setup, &[]),
+        floods::LOCKS => Ok(Writer::start(floods::named(name), unknown)),
+        _ => Ok(Writer::spin()),
+    }
 }
 
 /// Runs one program after the other, with these variables.
@@ -112,6 +116,13 @@ pub(super) fn floods(bench: &mut Bench) -> Result<Figures> {
             metrics,
             user: FIRST_USER + u32::try_from(number).unwrap_or(0),
         };
+        // Containers of no monitor.
+        let folders = (1..=2).map(|number| {
+            Container::make(&root.join("unknown").join(format!("flood-{place}-{number}")), uuid)
+        });
+        let folders = folders.collect::<Result<Vec<_>>>()?;
+        let unknown =
+            |number: usize| Target { container: folders[number].folder.clone(), ..target(number) };
         for &count in counts {
             let mut requests = [0.0; 2];
             let mut possible = true;
@@ -121,7 +132,7 @@ pub(super) fn floods(bench: &mut Bench) -> Result<Figures> {
                     sleep_until(from);
                     let writers = (0..count).map(|number| match flooded {
                         true => flood(&setup, name, &target(number)),
-                        false => beside(&setup, name),
+                        false => beside(&setup, name, &unknown(number)),
                     });
                     let writers = writers.collect::<Result<Vec<_>>>()?;
                     *request = slowest_request(&setup, from + seconds - 0.01)?;

@@ -1,8 +1,11 @@
 //! Docker's `daemon.json`.
 //!
-//! Without a default runtime, `cgpu` becomes the default. A runtime `nvidia`, and one that is the
-//! default, keep their names but run `cgpu-runtime`, with `--cgpu-next` for their own programs. So
-//! `--runtime=nvidia` still works, and containers without a slice get the runtime that they had.
+//! A runtime `cgpu` is added. A runtime `nvidia` keeps its name but runs `cgpu-runtime`, with
+//! `--cgpu-next` for its own program. So `--runtime=nvidia` still works, and containers without a
+//! slice get the runtime that they had.
+//!
+//! With `--default`, the same is done to the default runtime; where there is none, `cgpu` becomes
+//! the default.
 //!
 //! Undoing restores the former settings from `--cgpu-next` and the name of the default.
 
@@ -70,7 +73,7 @@ pub(super) fn set(before: &str, cgpu: &CgpuRuntime<'_>, default: bool) -> Result
             None if name != VENDORS => {
                 bail!(
                     "default-runtime is {name}, which `runtimes` does not list: add it there, \
-                     or use --no-default"
+                     or leave --default out"
                 )
             }
             None => {}

@@ -62,7 +62,7 @@ pub(crate) const FLOODS: &[Flood] = &[
     flood("futex wakes", wakes),
     flood("processes that start and exit", processes),
     flood("file sizes", sizes),
-    flood("file locks", locks),
+    flood(LOCKS, locks),
     flood("lines of refusals", refusals),
     flood("status requests", statuses),
     flood("refused registrations", registrations),
@@ -72,6 +72,8 @@ pub(crate) const FLOODS: &[Flood] = &[
     flood("scrapes", scrapes),
     flood(CONTROL_GROUPS, control_groups),
 ];
+/// The kernel's work for these delays every thread that sleeps, too.
+pub(crate) const LOCKS: &str = "file locks";
 /// The flood of the kernel alone. It delays every thread that sleeps, whatever program that is.
 pub(crate) const CONTROL_GROUPS: &str = "control groups";
 

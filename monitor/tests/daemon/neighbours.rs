@@ -233,7 +233,7 @@ fn resized_files_cost_the_monitor_little() {
 
 #[test]
 fn file_locks_cost_the_monitor_little() {
-    endure("file locks", "noisy");
+    endure(floods::LOCKS, "noisy");
 }
 
 #[test]

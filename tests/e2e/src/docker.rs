@@ -34,7 +34,7 @@ pub struct Client {
 }
 
 impl Docker {
-    /// Starts a daemon whose runtimes `cgpu setup docker` has configured, with simulated GPUs.
+    /// Starts a daemon whose runtimes `cgpu setup docker --default` has configured, with simulated GPUs.
     /// Returns None, after recording the skip, where Docker is missing or does not start.
     #[must_use]
     pub fn start(test: &str, fixture: &Fixture, gpus: &str) -> Option<Self> {
@@ -49,7 +49,13 @@ impl Docker {
         gpus: &str,
         options: &[&'static str],
     ) -> Option<Self> {
-        Self::furnished(test, fixture, gpus, options, None)
+        Self::furnished(test, fixture, gpus, &["--default"], options, None)
+    }
+
+    /// As [`Docker::start`], by `cgpu setup docker` alone: the default runtime stays.
+    #[must_use]
+    pub fn start_opt_in(test: &str, fixture: &Fixture, gpus: &str) -> Option<Self> {
+        Self::furnished(test, fixture, gpus, &[], &[], None)
     }
 
     /// Starts a daemon with user namespace remapping: its containers' users are this host's from
@@ -70,13 +76,21 @@ impl Docker {
         // The remapped root must be able to reach what is mounted, as it can below /run.
         let open = |folder: &Path| fs::set_permissions(folder, fs::Permissions::from_mode(0o755));
         open(&fixture.path("")).expect("our own folder");
-        Self::furnished(test, fixture, gpus, &["--userns-remap=daemon"], Some(setup))
+        Self::furnished(
+            test,
+            fixture,
+            gpus,
+            &["--default"],
+            &["--userns-remap=daemon"],
+            Some(setup),
+        )
     }
 
     fn furnished(
         test: &str,
         fixture: &Fixture,
         gpus: &str,
+        set: &[&str],
         options: &[&'static str],
         setup: Option<String>,
     ) -> Option<Self> {
@@ -108,15 +122,9 @@ impl Docker {
         )
         .expect("a configuration");
         let (file, config) = (at("daemon.json"), at("runtime.toml"));
-        let set = fixture.cgpu(&[
-            "setup",
-            "docker",
-            "--file",
-            &file.to_string_lossy(),
-            "--config",
-            &config.to_string_lossy(),
-        ]);
-        Outcome::of(set).exits(0);
+        let (file, config) = (file.to_string_lossy(), config.to_string_lossy());
+        let line = ["setup", "docker", "--file", &file, "--config", &config];
+        Outcome::of(fixture.cgpu(&[&line[..], set].concat())).exits(0);
 
         let mut docker = Self { folder, options: options.to_vec(), daemon, setup, process: None };
         if let Err(printed) = docker.start_daemon() {

@@ -17,6 +17,20 @@ pub(crate) fn sizes_in(docker: &Docker, name: &str) -> Vec<u64> {
     outcome.stdout.lines().map(|line| total(line) / MIB).collect()
 }
 
+/// As the first commands of `docs/docker.md`: other containers start as before.
+#[test]
+fn runtime_that_is_not_the_default_limits_the_containers_that_name_it() {
+    let fixture = Fixture::new(T4);
+    let test = "docker::runtime_that_is_not_the_default_limits_the_containers_that_name_it";
+    let Some(docker) = Docker::start_opt_in(test, &fixture, T4) else { return };
+    let slice = "-e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15 IMAGE";
+    docker.line(&format!("docker run -d -t --runtime=cgpu --gpus all --name a {slice}")).exits(0);
+    assert_eq!(sizes_in(&docker, "a"), [6043]);
+    docker.line(&format!("docker run -d -t --name b {slice}")).exits(0);
+    let maps = docker.run(&["exec", "b", "cat", "/proc/self/maps"]).exits(0).stdout;
+    assert!(!maps.contains("cgpu"), "{maps}");
+}
+
 #[test]
 fn two_containers_share_a_gpu_as_documented() {
     let fixture = Fixture::new(T4);

@@ -20,15 +20,19 @@ fn tree_nodes_accept_valid_values_and_report_errors() {
     let fixture = Fixture::new("A10:23028,T4:15109");
     let _monitor = Monitor::start(&fixture);
     assert_eq!(cgpu(&fixture, &["get", "0/policy"]).silent().stdout, "1\n");
-    cgpu(&fixture, &["set", "0/policy", "2"]).silent();
-    assert_eq!(cgpu(&fixture, &["get", "0/policy"]).silent().stdout, "2\n");
+    for policy in ["2", "weighted"] {
+        let set = cgpu(&fixture, &["set", "0/policy", policy]).silent().stdout;
+        assert_eq!(set, "0/policy: 2 (weighted)\n");
+        assert_eq!(cgpu(&fixture, &["get", "0/policy"]).silent().stdout, "2\n");
+    }
+    let unknown = cgpu(&fixture, &["set", "0/policy", "fast"]).exits(2).stderr;
+    assert!(unknown.contains("fair, preemptive, weighted"), "{unknown}");
     assert_eq!(cgpu(&fixture, &["get", "1/policy"]).silent().stdout, "1\n");
     for folder in ["0/", "0"] {
         assert!(cgpu(&fixture, &["get", folder]).silent().stdout.contains("max_inst\n"));
     }
     for (arguments, errno) in [
         (&["set", "0/policy", "9"][..], "EINVAL"),
-        (&["set", "0/policy", "fast"], "EINVAL"),
         (&["set", "0/max_inst", "0"], "EINVAL"),
         (&["set", "default_memsize", "-1"], "EINVAL"),
         (&["set", "0/max_inst", "26"], "EINVAL"),
