@@ -81,7 +81,7 @@ impl Gpu {
         };
         self.audits.span = self.audits.span + span;
         for tenant in &mut self.queue {
-            let measured = u64::from(percent(tenant.id)) * 10 * span.0;
+            let measured = u64::from(percent(tenant.id)).saturating_mul(span.0.saturating_mul(10));
             tenant.audit.measured = tenant.audit.measured.saturating_add(measured);
         }
         if self.audits.span < INTERVAL {
