@@ -3,7 +3,8 @@
 //! This thread gives the turns, so nothing here may block. NVML, `/proc` searches and syncing the
 //! disk are the prober's work (`probe.rs`); FUSE and the metrics endpoint have threads of their
 //! own; sockets are never waited for, and doorbells are read by threads of their own
-//! (`host/doorbell_pipe.rs`). Workers open and close containers' files, and query their locks (`host/file_workers.rs`): a container can make so many locks that each of
+//! (`host/doorbell_pipe.rs`). Workers open and close containers' files, and query their locks
+//! (`host/file_workers.rs`): a container can make so many locks that each of
 //! these takes seconds. What containers and other users can repeat without end is bounded by its
 //! CPU time (`throttle.rs`, `host/doorbell.rs`). The following can still take time. All of it is
 //! rare, and none of it happens in a step of a GPU:

@@ -241,14 +241,14 @@ fn sizes(target: &Target) -> io::Result<Step> {
 fn locks(target: &Target) -> io::Result<Step> {
     let (_region, claims) = claim_all(target)?;
     drop(claims);
-    let file = lock_often(&target.container.join("use"), LOCKS)?;
+    let file = lock_often(&target.container.join("use"), LOCK_COUNT)?;
     Ok(Box::new(move || {
         // Closing it would end the locks.
         let _ = &file;
     }))
 }
 
-const LOCKS: i64 = 100_000;
+const LOCK_COUNT: i64 = 100_000;
 
 /// Makes as many locks of a file, which last until it is closed.
 pub(crate) fn lock_often(path: &Path, count: i64) -> io::Result<File> {

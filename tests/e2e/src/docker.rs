@@ -34,7 +34,7 @@ pub struct Client {
 }
 
 impl Docker {
-    /// Starts a daemon whose runtimes `cgpu setup docker --default` has configured, with simulated GPUs.
+    /// Starts a daemon that `cgpu setup docker --default` has configured, with simulated GPUs.
     /// Returns None, after recording the skip, where Docker is missing or does not start.
     #[must_use]
     pub fn start(test: &str, fixture: &Fixture, gpus: &str) -> Option<Self> {

@@ -288,7 +288,7 @@ impl Harness {
 
     /// Ends a window where one is over; once a second the monitor reads them.
     fn run_nvml(&mut self) {
-        if self.now % WINDOW == 0 {
+        if self.now.is_multiple_of(WINDOW) {
             let ran = self.ran();
             if let Some(nvml) = &mut self.nvml {
                 nvml.windows.push(ran);
