@@ -40,7 +40,7 @@ Without a monitor memory limits apply, and compute is not shared.";
 pub(crate) struct Arguments {
     /// Limit the memory on each GPU: 6GiB, 512MiB, 6 (GiB), or a list such as 6GiB,2GiB of which
     /// the last amount repeats [default: no limit]
-    #[arg(long, value_name = "SIZE[,SIZE...]")]
+    #[arg(long, value_name = "SIZE[,SIZE...]", allow_negative_numbers = true)]
     mem: Option<Memory>,
     /// Name the container; runs of the same name share one container [default: a random name]
     #[arg(long, value_parser = name)]

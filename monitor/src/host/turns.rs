@@ -195,7 +195,12 @@ impl Turns<'_> {
             self.devices.iter().map(|device| Capacity::on(device, self.containers)).collect();
         for container in self.containers.values_mut() {
             let pipe = container.region.as_mut().and_then(|region| region.doorbell.as_mut());
-            pipe.into_iter().for_each(|pipe| pipe.read_if_due(now));
+            if let Some(pipe) = pipe {
+                if pipe.takes_flood() {
+                    container.doorbell.flooded(now);
+                }
+                pipe.read_if_due(now);
+            }
         }
         for container in self.containers.values() {
             let Some(region) = &container.region else { continue };

@@ -24,10 +24,12 @@ fn runtime_that_is_not_the_default_limits_the_containers_that_name_it() {
     let test = "docker::runtime_that_is_not_the_default_limits_the_containers_that_name_it";
     let Some(docker) = Docker::start_opt_in(test, &fixture, T4) else { return };
     let slice = "-e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15 IMAGE";
-    docker.line(&format!("docker run -d -t --runtime=cgpu --gpus all --name a {slice}")).exits(0);
-    assert_eq!(sizes_in(&docker, "a"), [6043]);
-    docker.line(&format!("docker run -d -t --name b {slice}")).exits(0);
-    let maps = docker.run(&["exec", "b", "cat", "/proc/self/maps"]).exits(0).stdout;
+    docker
+        .line(&format!("docker run -d -t --runtime=cgpu --gpus all --name first {slice}"))
+        .exits(0);
+    assert_eq!(sizes_in(&docker, "first"), [6043]);
+    docker.line(&format!("docker run -d -t --name second {slice}")).exits(0);
+    let maps = docker.run(&["exec", "second", "cat", "/proc/self/maps"]).exits(0).stdout;
     assert!(!maps.contains("cgpu"), "{maps}");
 }
 
