@@ -52,16 +52,19 @@ fn exit_codes_are_those_of_a_shell() {
 fn invalid_values_report_what_was_expected() {
     let fixture = Fixture::new("");
     for (arguments, expected) in [
-        (["--mem", "six"], "6GiB"),
-        (["--mem", "-1"], "6GiB"),
-        (["--mem", "0"], "--mem"),
-        (["--weight", "26"], "1..=25"),
-        (["--weight", "0"], "1..=25"),
-        (["--name", "../x"], "letters"),
-        (["--sim", "A10:many"], "A10:23028"),
-        (["--sim", "A10:0"], "A10:23028"),
+        (&["--mem", "six"][..], "6GiB"),
+        (&["--mem", "-1"], "6GiB"),
+        (&["--mem", "0"], "--mem"),
+        (&["--weight", "26"], "1..=25"),
+        (&["--weight", "0"], "1..=25"),
+        (&["--name", "../x"], "letters"),
+        (&["--sim", "A10:many"], "'--sim <GPUS>': \"many\" in \"A10:many\" is not a size in MiB"),
+        (&["--sim", "A10:0"], "between 1024"),
+        (&["--sim", "A11"], "unknown model \"A11\" in \"A11\"; known are P100"),
+        (&["--sim", "T4,A10:23028", "--mem", "6GB,40GB"], "--mem allows 40960 MiB"),
+        (&["--mem", "6GiB", "--wieght", "2"], "a similar argument exists: '--weight'"),
     ] {
-        let outcome = cgpu(&fixture, &[arguments[0], arguments[1], "--", "true"]).exits(2);
+        let outcome = cgpu(&fixture, &[arguments, &["--", "true"]].concat()).exits(2);
         assert!(outcome.stderr.contains(expected), "{arguments:?}: {outcome:?}");
     }
     cgpu(&fixture, &[]).exits(2);
