@@ -24,6 +24,7 @@ share/man/man1/cgpu-ls.1 /usr/share/man/man1/cgpu-ls.1 0644
 share/man/man1/cgpu-doctor.1 /usr/share/man/man1/cgpu-doctor.1 0644
 share/man/man1/cgpu-doctor-kubernetes.1 /usr/share/man/man1/cgpu-doctor-kubernetes.1 0644
 share/man/man1/cgpu-upgrade.1 /usr/share/man/man1/cgpu-upgrade.1 0644
+share/man/man1/cgpu-check-config.1 /usr/share/man/man1/cgpu-check-config.1 0644
 share/man/man1/cgpu-version.1 /usr/share/man/man1/cgpu-version.1 0644
 share/man/man1/cgpu-setup.1 /usr/share/man/man1/cgpu-setup.1 0644
 share/man/man1/cgpu-cdi.1 /usr/share/man/man1/cgpu-cdi.1 0644

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 mod cdi;
+mod check_config;
 mod claim;
 mod compute;
 mod control;
@@ -75,6 +76,8 @@ enum Command {
     Upgrade(upgrade::Arguments),
     /// Configure a container engine to start containers with cgpu-runtime, or undo it
     Setup(setup::Arguments),
+    /// Check the configuration files of this host
+    CheckConfig(check_config::Arguments),
     /// Show the versions of this program and of the running monitor
     Version(version::Arguments),
     /// Write CDI specifications, for engines that use another runtime than cgpu-runtime
@@ -101,6 +104,7 @@ pub fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
         Command::Setup(arguments) => setup::run(&arguments),
+        Command::CheckConfig(arguments) => check_config::run(&arguments),
         Command::Version(arguments) => version::run(&arguments),
         Command::Cdi(command) => cdi::run(&command),
     };

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 
-use crate::{Failure, output};
+use crate::{Failure, check_config, output};
 
 mod containerd;
 mod crio;
@@ -174,6 +174,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         None => {
             fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?
         }
+    }
+    let config = arguments.config.as_deref().unwrap_or(Path::new(check_config::RUNTIME));
+    if config.exists()
+        && !arguments.undo
+        && let Ok(Some(error)) = check_config::runtime(config)
+    {
+        eprintln!("cgpu: no container with a slice will start: {error}");
     }
     output::write(format_args!("{}\n", engine.advice()))?;
     Ok(ExitCode::SUCCESS)

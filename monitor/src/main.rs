@@ -24,6 +24,9 @@ struct Arguments {
     /// Mount point of the control tree, or none [default: /run/cgpu_km, or cgpu_km in another root]
     #[arg(long, value_name = "DIR")]
     tree: Option<PathBuf>,
+    /// Check the configuration, and exit
+    #[arg(long, conflicts_with = "replace")]
+    check: bool,
     /// Take over from the running monitor, with its state
     #[arg(long)]
     replace: bool,
@@ -71,6 +74,14 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         writeln!(std::io::stdout(), "{}", cgpu_inventory::list(library)?)?;
         return Ok(());
     }
+    let config = Config::load(Sources {
+        path: arguments.config.clone(),
+        root: arguments.root.clone(),
+        tree: arguments.tree.clone(),
+    })?;
+    if arguments.check {
+        return Ok(());
+    }
     let filter = EnvFilter::try_new(&arguments.log).map_err(|_| {
         let log = &arguments.log;
         anyhow!(
@@ -83,10 +94,5 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().init(),
     }
-    let config = Config::load(Sources {
-        path: arguments.config.clone(),
-        root: arguments.root.clone(),
-        tree: arguments.tree.clone(),
-    })?;
     cgpu_monitor::run(&config, arguments.replace)
 }

@@ -93,6 +93,19 @@ impl Config {
         })
     }
 
+    /// Returns what containers without a slice need of a file that is invalid: the next runtime,
+    /// where it can be read.
+    #[must_use]
+    pub fn salvaged(given: Option<&Path>) -> Self {
+        let text = files::read_named(given.unwrap_or(Path::new(PATH))).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        // Line by line: another line may be no TOML at all.
+        let tables = text.lines().filter_map(|line| line.parse::<toml::Table>().ok());
+        let runtime =
+            tables.filter_map(|table| Some(table.get("runtime")?.as_str()?.into())).next();
+        Self { runtime, ..Self::default() }
+    }
+
     /// Returns the path of the shim.
     ///
     /// # Errors

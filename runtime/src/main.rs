@@ -26,7 +26,8 @@ cgpu-runtime: an OCI runtime that gives containers slices of GPUs, by their vari
   --cgpu-config FILE     Read this configuration [default: /etc/cgpu/runtime.toml, if it exists]
   --cgpu-next FILE       Hand over to this runtime [default: the configuration's, else from PATH]
 
-All other arguments go to that runtime, whose help follows.
+`cgpu-runtime check-config [FILE]` checks a configuration. All other arguments go to the next
+runtime, whose help follows.
 ";
 
 fn main() -> ExitCode {
@@ -40,6 +41,13 @@ fn main() -> ExitCode {
         && first == "hook"
     {
         return exit_code(hook::run(rest).map(|()| ExitCode::SUCCESS), None);
+    }
+    if let [command, file @ ..] = &arguments[..]
+        && command == "check-config"
+        && file.len() <= 1
+    {
+        let config = Config::load(file.first().map(Path::new));
+        return exit_code(config.map(|_| ExitCode::SUCCESS), None);
     }
     if let [only] = &arguments[..]
         && ["--help", "-h", "help"].iter().any(|help| only == help)
@@ -63,7 +71,12 @@ fn exit_code(outcome: Result<ExitCode>, invocation: Option<&Invocation>) -> Exit
 fn run(invocation: &Invocation) -> Result<ExitCode> {
     let config = match Config::load(invocation.config.as_deref()) {
         // Existing containers can be deleted whatever is wrong with the file.
-        Err(_) if !invocation.creates() => Config::default(),
+        Err(_) if !invocation.creates() => Config::salvaged(invocation.config.as_deref()),
+        Err(error) if start::requests_nothing(invocation) => {
+            let message = format!("{error:#}; this container requests no GPU, and starts as it is");
+            handover::report(Some(invocation), Level::Warning, &message);
+            Config::salvaged(invocation.config.as_deref())
+        }
         config => config?,
     };
     let folder = invocation.id.as_deref().and_then(|id| Folder::of(&config.root, id).ok());

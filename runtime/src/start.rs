@@ -46,6 +46,20 @@ pub enum Prepared {
     Slice(Slice),
 }
 
+/// Returns whether a container surely requests neither a slice nor a pod's GPUs, whatever the
+/// configuration on this host says.
+#[must_use]
+pub fn requests_nothing(invocation: &Invocation) -> bool {
+    let is_plain = |bundle: Bundle| {
+        let configuration = bundle.read().ok()?;
+        let bound = binding::bound(&configuration, &Config::default()).ok()?;
+        let variables = configuration.variables();
+        let declared = Declared::new(&variables).ok()?;
+        Some(bound.is_none() && !declared.request_memory())
+    };
+    Bundle::of(invocation).ok().and_then(is_plain).unwrap_or(false)
+}
+
 /// Prepares a slice for the container, if its variables request one.
 ///
 /// # Errors

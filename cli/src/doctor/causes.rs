@@ -82,6 +82,10 @@ cgpu_diagnosis::causes! {
     ContainerFault, Shim, Wrong, "container_fault",
         "The monitor reports a fault of the container.",
         "Do what its message says.";
+    // The host.
+    InvalidConfig, Shim, Wrong, "invalid_config",
+        "A configuration file of the host is invalid: no container with a slice starts, or the monitor does not.",
+        "Correct the line that the message names, and check again with cgpu check-config.";
     // The monitor.
     NoMonitor, Throttle, Wrong, "no_monitor",
         "No monitor runs: memory limits apply, compute is not shared.",

@@ -13,9 +13,8 @@ use super::causes::{Cause, Findings};
 use super::container;
 use super::process;
 use crate::report::{self, NATIVE};
-use crate::root;
 use crate::table::mib;
-use crate::watched;
+use crate::{check_config, root, watched};
 
 const MONITOR: &str = "the monitor";
 
@@ -26,6 +25,9 @@ pub(crate) fn examine(
     findings: &mut Findings,
 ) -> anyhow::Result<()> {
     findings.examined(format!("the monitor of {}", root.display()));
+    for (file, error) in check_config::faults() {
+        findings.add(Cause::InvalidConfig, file, error);
+    }
     match Client::connect(&paths::socket(root)).and_then(|mut client| client.status()) {
         Ok(status) => {
             if let Some(id) = only {

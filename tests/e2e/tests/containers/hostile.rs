@@ -7,6 +7,7 @@ with_each_runtime! {
     hidden_files_start_no_unlimited_container
     bundle_used_again_under_another_id_has_one_slice
     configuration_that_is_no_file_is_refused
+    slip_in_the_configuration_stops_only_containers_with_a_slice
     container_without_seccomp_starts_with_a_warning
     ways_past_the_shim_are_as_documented
     region_restored_in_a_container_opens_no_limit
@@ -188,6 +189,31 @@ mod steps {
         let outcome = Outcome::of(command);
         assert!(outcome.stderr.contains("expected a file, found a FIFO"), "{outcome:?}");
         container.delete();
+        is_clean(&fixture);
+    }
+
+    /// It stopped every container of the host.
+    pub(crate) fn slip_in_the_configuration_stops_only_containers_with_a_slice(
+        test: &str,
+        runtime: Runtime,
+    ) {
+        let fixture = Fixture::new(T4);
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
+        let valid = fs::read_to_string(oci.config()).expect("a configuration");
+        for slip in ["runtme = \"/usr/bin/runc\"\n", "root = run/cgpu\n"] {
+            fs::write(oci.config(), format!("{valid}{slip}")).expect("a configuration");
+            let bundle = oci.bundle("sliced", SIX, &["true"]);
+            let message = oci.refused_bundle("sliced", &bundle);
+            assert!(message.contains("runtime.toml, line "), "{message}");
+            let bundle = oci.bundle("plain", &[], &["true"]);
+            let log = fixture.path("log").to_string_lossy().into_owned();
+            let at = bundle.to_string_lossy().into_owned();
+            let words = ["--log", &log, "run", "--bundle", &at, "plain"];
+            Outcome::of(oci.runtime(&words)).exits(0);
+            let text = fs::read_to_string(&log).expect("a log");
+            assert!(text.contains("requests no GPU, and starts as it is"), "{text}");
+            fs::remove_file(&log).expect("the log");
+        }
         is_clean(&fixture);
     }
 

@@ -86,3 +86,27 @@ fn missing_driver_error_is_unchanged() {
     let (native, shimmed) = (Outcome::of(native).exits(3), Outcome::of(shimmed).exits(3));
     assert_eq!(native.stderr, shimmed.stderr);
 }
+
+#[test]
+fn configuration_files_are_checked_by_the_programs_that_read_them() {
+    let fixture = Fixture::new("");
+    let (monitor, runtime) = (fixture.path("monitor.toml"), fixture.path("runtime.toml"));
+    let check = |more: &[&str]| {
+        let (monitor, runtime) = (monitor.to_string_lossy(), runtime.to_string_lossy());
+        let files = ["check-config", "--monitor", &monitor, "--runtime", &runtime];
+        Outcome::of(fixture.cgpu(&[&files[..], more].concat()))
+    };
+    fs::write(&monitor, "metrics = \"off\"\n").expect("a configuration");
+    fs::write(&runtime, "ld_preload = true\n").expect("a configuration");
+    let valid = check(&[]).silent();
+    assert_eq!(valid.stdout.matches(": valid\n").count(), 2, "{valid:?}");
+    fs::write(&monitor, "metrics = \"off\"\nmax_inst = 30\n").expect("a configuration");
+    fs::write(&runtime, "\nruntme = \"/usr/bin/runc\"\n").expect("a configuration");
+    let invalid = check(&[]).exits(1).stdout;
+    for part in ["monitor.toml, line 2: max_inst: expected 1 to 25", "runtime.toml, line 2: "] {
+        assert!(invalid.contains(part), "{invalid}");
+    }
+    let found: serde_json::Value =
+        serde_json::from_str(&check(&["--json"]).exits(1).stdout).expect("JSON");
+    assert!(found["files"][1]["error"].as_str().expect("text").contains("runtme"), "{found}");
+}
