@@ -47,12 +47,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         output::write(format_args!("{text}\n"))?;
     } else {
         for Checked { file, exists, error } in &files {
-            let state = match error {
-                Some(error) => error.trim(),
-                None if *exists => "valid",
-                None => "not there: the defaults apply",
-            };
-            output::write(format_args!("{}: {state}\n", file.display()))?;
+            let state = if *exists { "valid" } else { "not there: the defaults apply" };
+            // The message names the file and the line.
+            let line = error.clone().unwrap_or_else(|| format!("{}: {state}", file.display()));
+            output::write(format_args!("{line}\n"))?;
         }
     }
     let is_valid = files.iter().all(|file| file.error.is_none());

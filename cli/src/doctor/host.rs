@@ -18,6 +18,13 @@ use crate::{check_config, root, watched};
 
 const MONITOR: &str = "the monitor";
 
+/// Adds configuration files, with what is wrong with each.
+pub(crate) fn add_invalid_files(faults: Vec<(&str, String)>, findings: &mut Findings) {
+    for (file, error) in faults {
+        findings.add(Cause::InvalidConfig, file, error);
+    }
+}
+
 /// Checks a host, or one of its containers.
 pub(crate) fn examine(
     root: &Path,
@@ -25,9 +32,7 @@ pub(crate) fn examine(
     findings: &mut Findings,
 ) -> anyhow::Result<()> {
     findings.examined(format!("the monitor of {}", root.display()));
-    for (file, error) in check_config::faults() {
-        findings.add(Cause::InvalidConfig, file, error);
-    }
+    add_invalid_files(check_config::faults(), findings);
     match Client::connect(&paths::socket(root)).and_then(|mut client| client.status()) {
         Ok(status) => {
             if let Some(id) = only {

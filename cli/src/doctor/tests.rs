@@ -432,6 +432,14 @@ fn watcher_findings_have_causes() {
 }
 
 #[test]
+fn invalid_configuration_file_has_a_cause() {
+    let mut findings = Findings::default();
+    let faults = vec![("/etc/cgpu/runtime.toml", "line 2: unknown field `runtme`".to_owned())];
+    host::add_invalid_files(faults, &mut findings);
+    assert_eq!(findings.names(), ["invalid_config"]);
+}
+
+#[test]
 fn absent_or_silent_monitor_has_a_cause() {
     let root = tempfile::tempdir().unwrap();
     let mut findings = Findings::default();
