@@ -88,15 +88,21 @@ if [ ! -e "$root$SETTINGS" ]; then
 fi
 cp "$list" "$root$LIST"
 
+started="the monitor was not started, and there is no systemd that would: run cgpu-monitor"
 if has_systemd; then
     systemctl daemon-reload
-    if [ $start = yes ]; then
-        if systemctl -q is-active cgpu-monitor; then
-            cgpu upgrade ||
-                die "the old monitor still runs; start the new one: systemctl restart cgpu-monitor"
-        else
-            systemctl enable --now cgpu-monitor
-        fi
+    if [ $start = no ]; then
+        started="the monitor was not started: systemctl enable --now cgpu-monitor"
+    elif systemctl -q is-active cgpu-monitor; then
+        cgpu upgrade ||
+            die "the old monitor still runs; start the new one: systemctl restart cgpu-monitor"
+        started="the new monitor runs, with the state of the old one"
+    else
+        systemctl enable --now cgpu-monitor
+        started="the monitor runs, now and after each start of the host"
     fi
 fi
-[ $was_there = yes ] && say "upgraded" || say "installed"
+what=installed
+[ $was_there = no ] || what=upgraded
+say "$what; $started"
+say "no container engine was changed: cgpu setup docker|podman|containerd|crio"
