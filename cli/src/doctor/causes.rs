@@ -106,7 +106,7 @@ cgpu_diagnosis::causes! {
         "The monitor reports a warning.",
         "Do what the warning says.";
     MonitorBlind, Throttle, Wrong, "monitor_blind",
-        "The monitor has no NVML: it does not find unused GPUs, or programs that bypass cgpu.",
+        "The monitor has no NVML, so it cannot find GPUs that no container uses, or programs that bypass cgpu.",
         "Install the driver where the monitor runs, or set nvml in monitor.toml; it tries again every 2 s.";
     NativePolicy, Throttle, ByDesign, "native_policy",
         "The GPU's policy is 5 (native): only memory is limited.",
