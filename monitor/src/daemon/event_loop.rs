@@ -2,11 +2,10 @@
 //!
 //! This thread gives the turns, so nothing here may block. NVML, `/proc` searches and syncing the
 //! disk are the prober's work (`probe.rs`); FUSE and the metrics endpoint have threads of their
-//! own; sockets are never waited for, and doorbells are read by threads of their own
-//! (`host/doorbell_pipe.rs`). Workers open and close containers' files, and query their locks
-//! (`host/file_workers.rs`): a container can make so many locks that each of
-//! these takes seconds. What containers and other users can repeat without end is bounded by its
-//! CPU time (`throttle.rs`, `host/doorbell.rs`). The following can still take time. All of it is
+//! own; sockets are never waited for. Doorbells are polled here, and accessed by threads of their
+//! own (`host/doorbell_pipe.rs`). Workers open and close containers' files, and query their locks
+//! (`host/file_workers.rs`): a container can make so many locks that each of these takes seconds.
+//! What containers and other users can repeat without end is bounded by its CPU time (`throttle.rs`, `host/doorbell.rs`). The following can still take time. All of it is
 //! rare, and none of it happens in a step of a GPU:
 //!
 //! | what | when |
@@ -368,16 +367,11 @@ impl EventLoop {
     }
 
     fn handle_doorbell(&mut self, tenant: TenantId) {
-        let start = thread_cpu();
         self.host.turns().notified(tenant);
-        let (time, used) = (Monotonic.now(), thread_cpu() - start);
-        if let Some(container) = self.host.containers.get_mut(&tenant) {
-            container.doorbell.charge(time, used);
-        }
+        let time = Monotonic.now();
         let container = self.host.containers.get(&tenant);
         if let Some(container) = container.filter(|container| container.doorbell.muted_until > time)
-            && let Some(doorbell) =
-                container.region.as_ref().and_then(|region| region.doorbell.as_ref())
+            && let Some(doorbell) = container.doorbell_file()
         {
             self.poll.remove(doorbell);
             self.muted.push(tenant);
@@ -399,12 +393,10 @@ impl EventLoop {
             | Change::Process(Process { tenant, .. })) = change;
             let Some(container) = self.host.containers.get(&tenant) else { continue };
             let added = match change {
-                Change::Doorbell(_) => {
-                    match container.region.as_ref().and_then(|region| region.doorbell.as_ref()) {
-                        Some(doorbell) => self.poll.add_pipe(doorbell, Source::Doorbell(tenant.0)),
-                        None => Ok(()),
-                    }
-                }
+                Change::Doorbell(_) => match container.doorbell_file() {
+                    Some(doorbell) => self.poll.add_pipe(doorbell, Source::Doorbell(tenant.0)),
+                    None => Ok(()),
+                },
                 Change::Registrant(_, pid) => {
                     match (container.registrants.get(&pid), u64::try_from(pid)) {
                         (Some(registrant), Ok(number)) => {

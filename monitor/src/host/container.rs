@@ -1,10 +1,12 @@
 //! A container: its directory, its registration, its limits, its processes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use cgpu_client::message::Registration;
 use cgpu_client::record::{self, read_text};
@@ -19,7 +21,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::counters::Counters;
 use super::doorbell::Doorbell;
-use super::file_workers::{FileOutcome, FileRequest, FileResult, FileTask, Opened};
+use super::file_workers::{FileOutcome, FileRequest, FileResult, FileTask, FileWorkers, Opened};
 use super::lock_queries::{LockQueries, Round};
 use super::region::Region;
 use crate::memory::exported::ExportedMemory;
@@ -59,7 +61,6 @@ pub(super) struct Found {
     /// Its region was closed, because it has another one.
     pub(super) replaced: bool,
     pub(super) region: bool,
-    pub(super) doorbell: bool,
     /// Processes have exited, or were queried for the first time.
     pub(super) processes: bool,
 }
@@ -108,6 +109,9 @@ pub(crate) struct Container {
     pub(crate) released: BTreeSet<(SlotIndex, u64, DeviceIndex)>,
     pub(crate) counters: Counters,
     pub(crate) doorbell: Doorbell,
+    /// The last one that opened a doorbell. There is one at a time, because the container decides
+    /// when it ends.
+    doorbell_thread: Option<JoinHandle<()>>,
     /// Whether it arrived while the monitor ran.
     pub(crate) is_fresh: bool,
     /// Whether it may allocate nothing, because it exceeds its limit.
@@ -150,6 +154,7 @@ impl Container {
             released: BTreeSet::new(),
             counters: Counters::default(),
             doorbell: Doorbell::default(),
+            doorbell_thread: None,
             is_fresh: false,
             is_blocked: false,
             page_limits: BTreeMap::new(),
@@ -180,12 +185,27 @@ impl Container {
                     file: region.identity(),
                     has_new: processes.iter().any(|process| !region.is_queried(process)),
                     processes,
-                    needs_doorbell: region.doorbell.is_none(),
                 }
             }
             (None, None) => FileTask::Open { monitor },
         };
         Some(FileRequest { tenant: self.tenant, dir: self.dir.clone(), task })
+    }
+
+    /// Returns the pipe of its doorbell, if it is open.
+    pub(crate) fn doorbell_file(&self) -> Option<Arc<File>> {
+        self.region.as_ref()?.doorbell.as_ref()?.file()
+    }
+
+    /// Begins what is due at its doorbell: it is opened, looked for again, or drained.
+    pub(super) fn access_doorbell(&mut self, files: &FileWorkers) {
+        let Some(region) = &mut self.region else { return };
+        if let Some(pipe) = &mut region.doorbell {
+            pipe.request_access();
+        } else if self.doorbell_thread.as_ref().is_none_or(JoinHandle::is_finished) {
+            let (pipe, thread) = files.open_doorbell(&self.dir);
+            (region.doorbell, self.doorbell_thread) = (Some(pipe), thread);
+        }
     }
 
     /// Whether an access to its files has begun and not ended.
@@ -224,12 +244,10 @@ impl Container {
                     }
                 }
             }
-            FileOutcome::Queried(file, round, doorbell) => {
+            FileOutcome::Queried(file, round) => {
                 self.lock_queries.end(now, result.used, &round, sharers);
                 let region = self.region.as_mut().filter(|region| region.identity() == file);
                 let Some(region) = region else { return found };
-                found.doorbell = doorbell.is_some();
-                region.doorbell = region.doorbell.take().or(doorbell);
                 for (process, liveness) in round.answers {
                     found.processes |= region.take_liveness(process, liveness);
                 }

@@ -1,258 +1,288 @@
-//! The pipe of a doorbell, with the thread that opens, reads and closes it.
+//! The pipe of a container's doorbell, which a thread of its own opens, reads and closes.
 //!
-//! A container can make each of these wait in the kernel: it writes to the pipe from memory whose
-//! pages fault in slowly, and holds the pipe's lock meanwhile. So the event loop only polls it,
-//! which takes no lock. Edge-triggered, it tells of each write, read or not. Unread bytes count for
-//! nothing; they are read so that the pipe does not fill up, and because one of them may say that
-//! the container's file was tampered with.
+//! A process that writes to a pipe holds the pipe's lock in the kernel while the page that it
+//! writes from is faulted in. A container can make that take seconds. Each open, read and close of
+//! the pipe waits for the lock, `O_NONBLOCK` or not; polling does not. So the event loop polls
+//! only: that the pipe was written to is the notification. The thread drains the pipe at the next
+//! heartbeat.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::thread;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
 
-use cgpu_shm::atomic::{AtomicBool, AtomicUsize, Ordering};
 use cgpu_shm::region::Bell;
-use cgpu_shm::units::Nanos;
+use rustix::fs::OFlags;
 
-/// Size of one read, in bytes. A notification is one byte and a container has at most 256
-/// processes, so as many unread bytes are a flood.
+/// Size of a thread's stack, in bytes. It holds a path and a buffer.
+const STACK_SIZE: usize = 128 << 10;
+/// Size of a read, in bytes.
 const READ_SIZE: usize = 4096;
-/// Most reads for a request: the usual size of a pipe.
+/// Reads until the pipe counts as flooded: as much as a pipe holds by default. Honest processes
+/// write some hundred bytes between two heartbeats.
 const MAX_READS: usize = 16;
-/// Shortest time between two requests.
-const READ_INTERVAL: Nanos = Nanos::from_millis(10);
-/// Timeout for opening a pipe. Without it the container is polled, and it is tried again.
-const OPEN_TIMEOUT: Duration = Duration::from_millis(100);
-/// Most pipes whose opening may be pending beyond its timeout.
-const MAX_LATE: usize = 64;
-const STACK_SIZE: usize = 64 << 10;
 
-static LATE: AtomicUsize = AtomicUsize::new(0);
+/// Reads from a pipe: [`File::read`] but in tests.
+pub(super) type ReadPipe = fn(&File, &mut [u8]) -> io::Result<usize>;
 
-/// A container's doorbell, open for reading. Its thread ends after it was dropped.
-#[derive(Debug)]
-pub(crate) struct DoorbellPipe {
-    file: Arc<File>,
-    found: Arc<Found>,
-    /// Asks for a read. Full: there is one pending.
-    reads: SyncSender<()>,
-    next_read: Nanos,
-    is_unread: bool,
+pub(super) fn read_pipe(mut pipe: &File, bytes: &mut [u8]) -> io::Result<usize> {
+    pipe.read(bytes)
 }
 
-/// What the reads have found.
-#[derive(Debug, Default)]
-struct Found {
-    is_flooded: AtomicBool,
-    is_tampered: AtomicBool,
+/// The event loop's end. The thread ends with this value, and closes the pipe.
+#[derive(Debug)]
+pub(crate) struct DoorbellPipe {
+    requests: Sender<()>,
+    reports: Receiver<Report>,
+    state: State,
+    /// Whether the thread has a request.
+    is_pending: bool,
+    /// Whether the pipe may have bytes.
+    is_rung: bool,
+    is_tampered: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    Opening,
+    /// There is no FIFO.
+    Missing,
+    /// The thread has the only lasting reference, so that no other thread closes the pipe.
+    Open(Weak<File>),
+}
+
+/// What the thread has done.
+#[derive(Debug)]
+pub(super) enum Report {
+    /// Opened the pipe, which must be polled now. None: it is missing.
+    Opened(Option<Weak<File>>),
+    Drained(Drained),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Drained {
+    /// It had more bytes than honest processes write.
+    pub(super) is_flooded: bool,
+    /// A process has reported that something else than cgpu wrote to `use`.
+    pub(super) is_tampered: bool,
 }
 
 impl DoorbellPipe {
-    /// Opens a doorbell. None: it is not a FIFO, it takes too long, or there are no threads left.
-    pub(super) fn open(path: &Path) -> Option<Self> {
-        if LATE.load(Ordering::Relaxed) >= MAX_LATE {
-            return None;
-        }
-        let (reads, asked) = sync_channel(1);
-        let (opened, open) = sync_channel(1);
-        let found = Arc::new(Found::default());
-        let (path, finds) = (path.to_owned(), Arc::clone(&found));
-        let is_late = Arc::new(AtomicBool::new(false));
-        let knows = Arc::clone(&is_late);
-        let run = move || {
-            let file = open_fifo(&path).map(Arc::new);
-            let _ = opened.send(file.clone());
-            if knows.swap(true, Ordering::AcqRel) {
-                LATE.fetch_sub(1, Ordering::Relaxed);
-            } else if let Some(file) = file {
-                read_when_asked(&file, &asked, &finds);
+    /// Starts the thread, which opens the FIFO. `wakeup` becomes readable when that is
+    /// done, and after each drain.
+    pub(super) fn start(
+        path: PathBuf,
+        wakeup: Arc<OwnedFd>,
+        read: ReadPipe,
+    ) -> (Self, Option<JoinHandle<()>>) {
+        let (requests, inbox) = channel();
+        let (outbox, reports) = channel();
+        let thread = thread::Builder::new().name("doorbell".into()).stack_size(STACK_SIZE);
+        let thread = thread.spawn(move || serve(&path, &inbox, &outbox, &wakeup, read));
+        let state = match &thread {
+            Ok(_) => State::Opening,
+            Err(error) => {
+                tracing::warn!("cannot start the thread of a doorbell: {error}");
+                State::Missing
             }
         };
-        thread::Builder::new().name("doorbell".into()).stack_size(STACK_SIZE).spawn(run).ok()?;
-        match open.recv_timeout(OPEN_TIMEOUT) {
-            Ok(file) => {
-                Some(Self { file: file?, found, reads, next_read: Nanos::ZERO, is_unread: false })
-            }
-            Err(_) => {
-                if !is_late.swap(true, Ordering::AcqRel) {
-                    LATE.fetch_add(1, Ordering::Relaxed);
-                }
-                None
-            }
+        let (is_pending, is_rung, is_tampered) = (true, false, false);
+        (Self { requests, reports, state, is_pending, is_rung, is_tampered }, thread.ok())
+    }
+
+    /// Returns the pipe, if it is open. The caller must drop it before this value.
+    pub(crate) fn file(&self) -> Option<Arc<File>> {
+        match &self.state {
+            State::Open(file) => file.upgrade(),
+            _ => None,
         }
     }
 
-    /// Notes that there are bytes, and asks for a read if the last one is long enough ago. Does not
-    /// wait.
-    pub(super) fn ring(&mut self, now: Nanos) {
-        self.is_unread = true;
-        self.read_if_due(now);
+    pub(super) const fn is_open(&self) -> bool {
+        matches!(self.state, State::Open(_))
     }
 
-    /// Asks for the read of bytes that came too soon after the last one.
-    pub(super) fn read_if_due(&mut self, now: Nanos) {
-        if !self.is_unread || now < self.next_read {
+    pub(super) const fn is_missing(&self) -> bool {
+        matches!(self.state, State::Missing)
+    }
+
+    /// Whether a process has reported that something else than cgpu wrote to `use`.
+    pub(super) const fn is_tampered(&self) -> bool {
+        self.is_tampered
+    }
+
+    /// Notes that the pipe was written to.
+    pub(super) const fn ring(&mut self) {
+        self.is_rung = true;
+    }
+
+    /// Lets the thread drain the pipe if it may have bytes, or look for it if it is missing.
+    pub(super) fn request_access(&mut self) {
+        if !self.is_pending && (self.is_rung || self.is_missing()) {
+            self.is_rung = false;
+            self.is_pending = self.requests.send(()).is_ok();
+        }
+    }
+
+    /// Takes the thread's report, if there is a new one.
+    pub(super) fn take_report(&mut self) -> Option<Report> {
+        let report = self.reports.try_recv().ok()?;
+        self.is_pending = false;
+        match &report {
+            Report::Opened(file) => {
+                self.state = file.clone().map_or(State::Missing, State::Open);
+            }
+            Report::Drained(drained) => {
+                // There may be more, and a writer that waits for room tells of nothing.
+                self.is_rung |= drained.is_flooded;
+                self.is_tampered |= drained.is_tampered;
+            }
+        }
+        Some(report)
+    }
+}
+
+/// Opens the pipe, then drains it at each request.
+fn serve(
+    path: &Path,
+    requests: &Receiver<()>,
+    reports: &Sender<Report>,
+    wakeup: &OwnedFd,
+    read: ReadPipe,
+) {
+    let mut pipe: Option<Arc<File>> = None;
+    loop {
+        let report = match &pipe {
+            Some(pipe) => Report::Drained(drain(pipe, read)),
+            None => {
+                pipe = open_fifo(path).map(Arc::new);
+                Report::Opened(pipe.as_ref().map(Arc::downgrade))
+            }
+        };
+        if reports.send(report).is_err() {
             return;
         }
-        self.next_read = now + READ_INTERVAL;
-        // A pending read finds these bytes, too, or their edge comes after it.
-        self.is_unread = matches!(self.reads.try_send(()), Err(TrySendError::Full(())));
-    }
-
-    /// Returns whether a read has filled its buffer since the last call. There may be more: a
-    /// writer that waits for room tells of nothing.
-    pub(super) fn takes_flood(&mut self) -> bool {
-        let is_flooded = self.found.is_flooded.swap(false, Ordering::AcqRel);
-        self.is_unread |= is_flooded;
-        is_flooded
-    }
-
-    /// Returns whether a process has reported that something else than cgpu wrote to `use`.
-    pub(super) fn is_tampered(&self) -> bool {
-        self.found.is_tampered.load(Ordering::Acquire)
-    }
-}
-
-impl AsFd for DoorbellPipe {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-}
-
-/// Reads a bounded amount for each request, because the container can write as fast as it is read.
-fn read_when_asked(file: &Arc<File>, asked: &Receiver<()>, found: &Found) {
-    let mut bytes = [0; READ_SIZE];
-    while asked.recv().is_ok() {
-        for _ in 0..MAX_READS {
-            let read = (&**file).read(&mut bytes).unwrap_or(0);
-            let bytes = &bytes[..read];
-            if bytes.contains(&(Bell::Tampered as u8)) {
-                found.is_tampered.store(true, Ordering::Release);
-            }
-            if bytes.len() < READ_SIZE {
-                break;
-            }
-            found.is_flooded.store(true, Ordering::Release);
+        if pipe.is_some() {
+            // It can only be full, which wakes the event loop, too.
+            let _ = rustix::io::write(wakeup, &1u64.to_ne_bytes());
+        }
+        if requests.recv().is_err() {
+            return;
         }
     }
+}
+
+/// Reads what is in the pipe, but not without end: a container can write as fast as this reads.
+fn drain(pipe: &File, read: ReadPipe) -> Drained {
+    let (mut bytes, mut drained) = ([0; READ_SIZE], Drained::default());
+    for _ in 0..MAX_READS {
+        let count = read(pipe, &mut bytes).unwrap_or(0);
+        let read = bytes.get(..count).unwrap_or_default();
+        drained.is_tampered |= read.contains(&(Bell::Tampered as u8));
+        if count < READ_SIZE {
+            return drained;
+        }
+    }
+    drained.is_flooded = true;
+    drained
 }
 
 /// Opens a FIFO for reading, without waiting for a writer. None: it is not a FIFO.
 fn open_fifo(path: &Path) -> Option<File> {
-    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
-    // Opened for writing, too, so that it has no end of file when the last writer closes it.
-    let open = || -> io::Result<File> {
+    let open = |path: &Path, flags: OFlags, write: bool| -> io::Result<File> {
         // Exact: the flags are small positive numbers.
         #[allow(clippy::cast_possible_wrap)]
-        OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path)
+        OpenOptions::new().read(true).write(write).custom_flags(flags.bits() as i32).open(path)
     };
-    open().ok().filter(|file| file.metadata().is_ok_and(|about| about.file_type().is_fifo()))
+    // Looked at before it is opened: closing another file with many locks would take long.
+    let found = open(path, OFlags::PATH | OFlags::NOFOLLOW, false).ok()?;
+    if !found.metadata().ok()?.file_type().is_fifo() {
+        return None;
+    }
+    let link = PathBuf::from(format!("/proc/self/fd/{}", found.as_raw_fd()));
+    // Opened for writing, too, so that it has no end of file when the last writer closes it.
+    open(&link, OFlags::NONBLOCK, true).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::os::fd::OwnedFd;
+    use std::time::Duration;
 
+    use rustix::event::{EventfdFlags, eventfd};
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
 
-    struct Doorbell {
-        _directory: tempfile::TempDir,
-        pipe: DoorbellPipe,
-        writer: OwnedFd,
-        now: Nanos,
+    fn fifo() -> (tempfile::TempDir, PathBuf) {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = directory.path().join("doorbell");
+        mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        (directory, path)
     }
 
-    impl Doorbell {
-        fn new() -> Self {
-            let directory = tempfile::tempdir().unwrap();
-            let path = directory.path().join("doorbell");
-            mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
-            let pipe = DoorbellPipe::open(&path).unwrap();
-            let writer = OwnedFd::from(open_fifo(&path).unwrap());
-            Self { _directory: directory, pipe, writer, now: Nanos::from_millis(1000) }
-        }
+    fn start(path: &Path) -> (DoorbellPipe, JoinHandle<()>) {
+        let wakeup = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+        let (pipe, thread) = DoorbellPipe::start(path.to_owned(), wakeup, read_pipe);
+        (pipe, thread.unwrap())
+    }
 
-        fn write(&self, bytes: &[u8]) {
-            File::from(self.writer.try_clone().unwrap()).write_all(bytes).unwrap();
-        }
-
-        fn unread(&self) -> u64 {
-            rustix::io::ioctl_fionread(&self.writer).unwrap()
-        }
-
-        /// Rings, and waits until so many bytes are left.
-        fn ring(&mut self, left: u64) {
-            self.now = self.now + READ_INTERVAL;
-            self.pipe.ring(self.now);
-            while self.unread() != left {
-                thread::yield_now();
+    /// Waits for the thread's next report.
+    fn report(pipe: &mut DoorbellPipe) -> Report {
+        loop {
+            if let Some(report) = pipe.take_report() {
+                return report;
             }
+            thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Waits for the thread, which notes what it has found after the read.
-    fn until(is: impl Fn() -> bool) {
-        while !is() {
-            thread::yield_now();
-        }
-    }
-
-    #[test]
-    fn read_is_bounded_however_much_is_written() {
-        let mut doorbell = Doorbell::new();
-        doorbell.write(&[Bell::Notification as u8; 3]);
-        doorbell.ring(0);
-        assert!(!doorbell.pipe.takes_flood() && !doorbell.pipe.is_tampered());
-        doorbell.write(&[Bell::Notification as u8, Bell::Tampered as u8]);
-        doorbell.ring(0);
-        until(|| doorbell.pipe.is_tampered());
-        assert!(!doorbell.pipe.takes_flood());
-        rustix::pipe::fcntl_setpipe_size(&doorbell.writer, 1 << 20).unwrap();
-        doorbell.write(&vec![1; 1 << 20]);
-        let once = (MAX_READS * READ_SIZE) as u64;
-        doorbell.ring((1 << 20) - once);
-        while !doorbell.pipe.takes_flood() {
-            thread::yield_now();
-        }
-        // The rest is read though nothing rings.
-        for time in 2..=1_u64 << 20 >> once.trailing_zeros() {
-            doorbell.now = doorbell.now + READ_INTERVAL;
-            doorbell.pipe.read_if_due(doorbell.now);
-            while doorbell.unread() != (1 << 20) - time * once || !doorbell.pipe.takes_flood() {
-                thread::yield_now();
-            }
+    fn drain(pipe: &mut DoorbellPipe) -> Drained {
+        pipe.ring();
+        pipe.request_access();
+        match report(pipe) {
+            Report::Drained(drained) => drained,
+            other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn bytes_that_come_too_soon_are_read_later() {
-        let mut doorbell = Doorbell::new();
-        doorbell.write(&[1]);
-        doorbell.ring(0);
-        doorbell.write(&[1]);
-        let soon = doorbell.now + Nanos(READ_INTERVAL.0 - 1);
-        doorbell.pipe.ring(soon);
-        doorbell.pipe.read_if_due(soon);
-        assert!(doorbell.pipe.is_unread && doorbell.unread() == 1);
-        doorbell.pipe.read_if_due(soon + Nanos(1));
-        until(|| doorbell.unread() == 0);
-        assert!(!doorbell.pipe.is_unread);
+    fn drain_reads_a_bounded_number_of_bytes_however_many_are_written() {
+        let (_directory, path) = fifo();
+        let (mut pipe, _) = start(&path);
+        assert!(matches!(report(&mut pipe), Report::Opened(Some(_))));
+        let mut writer = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        writer.write_all(&[1; 3]).unwrap();
+        assert_eq!(drain(&mut pipe), Drained::default(), "an honest container's notifications");
+        writer.write_all(&[Bell::Notification as u8, Bell::Tampered as u8]).unwrap();
+        assert_eq!(drain(&mut pipe), Drained { is_tampered: true, is_flooded: false });
+        rustix::pipe::fcntl_setpipe_size(&writer, 1 << 20).unwrap();
+        writer.write_all(&vec![1; 1 << 20]).unwrap();
+        assert_eq!(drain(&mut pipe), Drained { is_tampered: false, is_flooded: true });
+        let left = rustix::io::ioctl_fionread(&writer).unwrap();
+        assert_eq!(left, (1 << 20) - (MAX_READS * READ_SIZE) as u64);
+        pipe.request_access();
+        assert!(pipe.is_pending, "the rest of a flood");
     }
 
     #[test]
-    fn other_file_is_no_doorbell() {
-        let directory = tempfile::tempdir().unwrap();
-        assert!(DoorbellPipe::open(&directory.path().join("none")).is_none());
-        std::fs::write(directory.path().join("file"), "").unwrap();
-        assert!(DoorbellPipe::open(&directory.path().join("file")).is_none());
+    fn missing_pipe_is_looked_for_at_each_request() {
+        let (_directory, path) = fifo();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "").unwrap();
+        let (mut pipe, thread) = start(&path);
+        assert!(matches!(report(&mut pipe), Report::Opened(None)) && pipe.is_missing(), "a file");
+        std::fs::remove_file(&path).unwrap();
+        mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        pipe.request_access();
+        assert!(matches!(report(&mut pipe), Report::Opened(Some(_))));
+        let file = pipe.file().map(|file| Arc::downgrade(&file)).unwrap();
+        drop(pipe);
+        thread.join().unwrap();
+        assert!(file.upgrade().is_none(), "closed by its thread");
     }
 }

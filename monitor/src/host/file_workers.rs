@@ -3,15 +3,17 @@
 //! A container can make as many locks of a file as it likes, so that each query, and each close of
 //! the file by the monitor, takes seconds. The event loop only reads and writes files that are open
 //! already. There are several workers, so that slow files of few containers delay no others. Each
-//! container has one access at a time, in a bounded part of the time (`lock_queries.rs`).
+//! container has one access at a time, in a bounded part of the time (`lock_queries.rs`). Doorbells
+//! have threads of their own (`doorbell_pipe.rs`).
 
 use std::any::Any;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use cgpu_client::record::{self, read_text};
@@ -25,7 +27,7 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::container::read_limits;
-use super::doorbell_pipe::DoorbellPipe;
+use super::doorbell_pipe::{DoorbellPipe, ReadPipe, read_pipe};
 use super::lock_queries::{Process, Round};
 use super::region::Region;
 
@@ -50,15 +52,9 @@ pub(super) enum FileTask {
     Close(Box<Region>),
     /// Open the region in the directory, for the monitor with this identity.
     Open { monitor: u64 },
-    /// Query the locks of these processes in the file with this identity, and open a doorbell if
-    /// one is missing. `has_new`: some processes are queried for the first time.
-    Query {
-        locks: Arc<OwnedFd>,
-        file: (u64, u64),
-        processes: Vec<Process>,
-        has_new: bool,
-        needs_doorbell: bool,
-    },
+    /// Query the locks of these processes in the file with this identity. `has_new`: some processes
+    /// are queried for the first time.
+    Query { locks: Arc<OwnedFd>, file: (u64, u64), processes: Vec<Process>, has_new: bool },
 }
 
 #[derive(Debug)]
@@ -75,8 +71,8 @@ pub(super) struct FileResult {
 pub(super) enum FileOutcome {
     Closed,
     Opened(Result<Box<Opened>, Error>),
-    /// The identity of the file that was queried, the answers, and the doorbell if it was found.
-    Queried((u64, u64), Round, Option<DoorbellPipe>),
+    /// The identity of the file that was queried, and the answers.
+    Queried((u64, u64), Round),
 }
 
 /// A region, and what is in the files beside it.
@@ -113,9 +109,7 @@ impl FileRequest {
                 let outcome = FileOutcome::Opened(opened);
                 FileResult { tenant, refusal, outcome, used: thread_cpu() - start }
             }
-            FileTask::Query { locks, file, processes, needs_doorbell, .. } => {
-                let doorbell =
-                    needs_doorbell.then(|| DoorbellPipe::open(&dir.join("doorbell"))).flatten();
+            FileTask::Query { locks, file, processes, .. } => {
                 let mut cpu = thread_cpu();
                 let used = cpu - start;
                 let round = Round::query(&processes, |slot| {
@@ -124,16 +118,16 @@ impl FileRequest {
                     let start = std::mem::replace(&mut cpu, thread_cpu());
                     (liveness, cpu - start)
                 });
-                let outcome = FileOutcome::Queried(file, round, doorbell);
+                let outcome = FileOutcome::Queried(file, round);
                 FileResult { tenant, refusal, outcome, used }
             }
         }
     }
 
     /// Returns the doorbell of a region that is to be closed.
-    pub(crate) fn doorbell(&self) -> Option<&DoorbellPipe> {
+    pub(crate) fn doorbell(&self) -> Option<Arc<File>> {
         match &self.task {
-            FileTask::Close(region) => region.doorbell.as_ref(),
+            FileTask::Close(region) => region.doorbell.as_ref()?.file(),
             _ => None,
         }
     }
@@ -143,9 +137,9 @@ impl FileRequest {
         match outcome {
             FileOutcome::Closed => true,
             FileOutcome::Opened(opened) => opened.is_ok(),
-            FileOutcome::Queried(_, round, doorbell) => {
+            FileOutcome::Queried(_, round) => {
                 let exited = |(_, liveness): &(Process, Liveness)| *liveness == Liveness::Exited;
-                has_new || doorbell.is_some() || round.answers.iter().any(exited)
+                has_new || round.answers.iter().any(exited)
             }
         }
     }
@@ -165,6 +159,7 @@ pub(crate) struct FileWorkers {
     results: Receiver<FileResult>,
     /// Readable when there are results that matter before the next heartbeat.
     wakeup: Arc<OwnedFd>,
+    read: ReadPipe,
 }
 
 impl FileWorkers {
@@ -173,10 +168,10 @@ impl FileWorkers {
     /// # Errors
     /// When no thread can be created, or there are no descriptors left.
     pub(crate) fn start() -> io::Result<Self> {
-        Self::start_with(cgpu_shm::liveness::liveness)
+        Self::start_with(cgpu_shm::liveness::liveness, read_pipe)
     }
 
-    pub(super) fn start_with(query: Query) -> io::Result<Self> {
+    pub(super) fn start_with(query: Query, read: ReadPipe) -> io::Result<Self> {
         let wakeup = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (requests, inbox) = channel();
         let (outbox, results) = channel();
@@ -187,7 +182,13 @@ impl FileWorkers {
                 .name("files".into())
                 .spawn(move || work(&inbox, &outbox, &wakeup, query))?;
         }
-        Ok(Self { requests, results, wakeup })
+        Ok(Self { requests, results, wakeup, read })
+    }
+
+    /// Opens the doorbell in a container's directory on a thread of its own. Its reports wake the
+    /// event loop as results do.
+    pub(super) fn open_doorbell(&self, dir: &Path) -> (DoorbellPipe, Option<JoinHandle<()>>) {
+        DoorbellPipe::start(dir.join("doorbell"), Arc::clone(&self.wakeup), self.read)
     }
 
     pub(crate) fn send(&self, request: FileRequest) {
@@ -272,12 +273,12 @@ mod tests {
 
     #[test]
     fn slow_query_and_slow_close_delay_no_other_container() {
-        let workers = FileWorkers::start_with(slow_in_slot_0).unwrap();
+        let workers = FileWorkers::start_with(slow_in_slot_0, read_pipe).unwrap();
         let request = |tenant, slot| {
             let locks = Arc::new(tempfile::tempfile().unwrap().into());
             let processes = vec![(SlotIndex(slot), 1)];
-            let (file, has_new, needs_doorbell) = ((0, 0), false, false);
-            let task = FileTask::Query { locks, file, processes, has_new, needs_doorbell };
+            let (file, has_new) = ((0, 0), false);
+            let task = FileTask::Query { locks, file, processes, has_new };
             FileRequest { tenant: TenantId(tenant), dir: PathBuf::from("/none"), task }
         };
         struct Slow;

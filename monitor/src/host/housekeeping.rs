@@ -8,6 +8,7 @@ use cgpu_shm::units::{Bytes, DeviceIndex, Nanos};
 
 use super::capacity::Capacity;
 use super::container::Container;
+use super::doorbell_pipe::{DoorbellPipe, Report};
 use super::file_workers::{FileResult, FileTask};
 use super::region::Region;
 use super::{Change, Host};
@@ -33,6 +34,7 @@ impl Host {
     pub(super) fn access_files(&mut self, now: Nanos, tenant: TenantId, is_heartbeat: bool) {
         let monitor = self.started.0.max(1);
         let Some(container) = self.containers.get_mut(&tenant) else { return };
+        container.access_doorbell(&self.files);
         let Some(request) = container.begin_access(now, monitor, is_heartbeat) else { return };
         match request.task {
             FileTask::Close(_) => self.closed.push(request),
@@ -40,10 +42,30 @@ impl Host {
         }
     }
 
-    /// Takes the results of accesses to containers' files.
+    /// Takes the results of accesses to containers' files and doorbells.
     pub(crate) fn take_file_results(&mut self, now: Nanos) {
         for result in self.files.results() {
             self.take_file_result(now, result);
+        }
+        let mut missed = Vec::new();
+        for container in self.containers.values_mut() {
+            let Some(region) = &mut container.region else { continue };
+            match region.doorbell.as_mut().and_then(DoorbellPipe::take_report) {
+                Some(Report::Opened(_)) => self.changes.push(Change::Doorbell(container.tenant)),
+                Some(Report::Drained(drained)) => {
+                    if drained.is_flooded {
+                        container.doorbell.flooded(now);
+                    }
+                    // An event is lost if its byte is drained before the event loop polls.
+                    if region.notify_requested() {
+                        missed.push(container.tenant);
+                    }
+                }
+                None => {}
+            }
+        }
+        for tenant in missed {
+            self.turns().notified(tenant);
         }
     }
 
@@ -71,10 +93,8 @@ impl Host {
             return;
         };
         let found = container.end_access(now, result, sharers);
-        if found.region || found.doorbell {
-            self.changes.push(Change::Doorbell(tenant));
-        }
         if found.region {
+            container.access_doorbell(&self.files);
             if let Some(region) = &mut container.region {
                 region.publish_devices(&self.device_list);
             }
@@ -109,7 +129,7 @@ impl Host {
             Some(message) => container.faults.insert("unreadable", message.clone()),
             None => container.faults.remove("unreadable"),
         };
-        if region.doorbell.is_none() {
+        if region.doorbell.as_ref().is_some_and(DoorbellPipe::is_missing) {
             container
                 .faults
                 .insert("no_doorbell", "It has no doorbell, so it is polled every 5 ms.".into());
@@ -246,14 +266,17 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
+    use std::fs::{File, OpenOptions};
+    use std::io::{self, Write};
     use std::os::fd::BorrowedFd;
 
     use cgpu_shm::liveness::Liveness;
+    use cgpu_shm::region::Bell;
     use cgpu_shm::units::SlotIndex;
     use parking_lot::Mutex;
 
     use super::super::FileWorkers;
+    use super::super::doorbell_pipe::read_pipe;
     use super::super::file_workers::FileOutcome;
     use super::super::findings::tests::{A, host};
     use super::*;
@@ -271,7 +294,7 @@ mod tests {
     fn turns_go_on_while_a_query_of_a_lock_takes_long() {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let mut host = host(directory.path());
-        host.files = FileWorkers::start_with(slow_query).unwrap();
+        host.files = FileWorkers::start_with(slow_query, read_pipe).unwrap();
         let live = |host: &Host| host.containers[&A].region.as_ref().unwrap().live.len();
         let slow = QUERY.lock();
         for second in 1..10 {
@@ -287,6 +310,44 @@ mod tests {
         let now = Nanos::from_millis(10_000);
         host.wait_for_files(now, Duration::from_secs(60), |_| true);
         assert_eq!(live(&host), 0);
+    }
+
+    /// Locked by a test for as long as a read of a doorbell takes.
+    static READ: Mutex<()> = Mutex::new(());
+
+    fn slow_read(pipe: &File, bytes: &mut [u8]) -> io::Result<usize> {
+        drop(READ.lock());
+        read_pipe(pipe, bytes)
+    }
+
+    #[test]
+    fn turns_go_on_while_a_read_of_a_doorbell_takes_long() {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let mut host = host(directory.path());
+        host.files = FileWorkers::start_with(cgpu_shm::liveness::liveness, slow_read).unwrap();
+        let slow = READ.lock();
+        let mut beats = (1..).map(|beat| Nanos::from_millis(beat * 100));
+        let mut beat = |host: &mut Host| {
+            let now = beats.next().unwrap();
+            host.refresh_containers(now);
+            host.take_file_results(now);
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        while host.containers[&A].doorbell_file().is_none() {
+            beat(&mut host);
+        }
+        let mut doorbell = OpenOptions::new().write(true).open(directory.path().join("doorbell"));
+        doorbell.as_mut().unwrap().write_all(&[Bell::Tampered as u8]).unwrap();
+        let is_tampered = |host: &Host| host.containers[&A].region.as_ref().unwrap().is_tampered();
+        for _ in 0..10 {
+            host.turns().notified(A);
+            beat(&mut host);
+            assert!(!is_tampered(&host), "the read takes long");
+        }
+        drop(slow);
+        while !is_tampered(&host) {
+            beat(&mut host);
+        }
     }
 
     #[test]

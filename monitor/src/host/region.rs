@@ -31,6 +31,7 @@ use super::lock_queries::Process;
 pub(crate) struct Region {
     reader: Reader,
     grantor: GrantWriter,
+    /// None: the one of the region before is not closed yet.
     pub(crate) doorbell: Option<DoorbellPipe>,
     /// Device and inode of `use`. A file with another identity is another region.
     identity: (u64, u64),
@@ -64,7 +65,7 @@ impl Region {
         let mut region = Self {
             reader,
             grantor,
-            doorbell: DoorbellPipe::open(&directory.join("doorbell")),
+            doorbell: None,
             identity: (about.st_dev, about.st_ino),
             seen,
             live: Vec::new(),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cgpu_scheduler::{Gpu, Observation, TenantId, gangs};
-use cgpu_shm::clock::{Clock, Monotonic};
+use cgpu_shm::clock::{Clock, Monotonic, thread_cpu};
 use cgpu_shm::units::Nanos;
 
 use super::Host;
@@ -11,6 +11,7 @@ use super::capacity::Capacity;
 use super::container::Container;
 use super::device_state::DeviceState;
 use super::doorbell::Doorbell;
+use super::doorbell_pipe::DoorbellPipe;
 
 /// The part of the host that gives turns.
 pub(crate) struct Turns<'a> {
@@ -25,15 +26,26 @@ impl Host {
 }
 
 impl Turns<'_> {
+    /// Handles a container's notification, and charges the container for it.
     pub(crate) fn notified(&mut self, tenant: TenantId) {
+        let start = thread_cpu();
+        self.take_notification(tenant);
+        let (now, used) = (Monotonic.now(), thread_cpu() - start);
+        if let Some(container) = self.containers.get_mut(&tenant) {
+            container.doorbell.charge(now, used);
+        }
+    }
+
+    fn take_notification(&mut self, tenant: TenantId) {
         let Some(container) = self.containers.get_mut(&tenant) else { return };
         let Some(region) = &mut container.region else { return };
         let now = Monotonic.now();
         if let Some(pipe) = &mut region.doorbell {
-            pipe.ring(now);
-            if pipe.takes_flood() {
-                container.doorbell.flooded(now);
-            }
+            pipe.ring();
+        }
+        // A drain has found a flood.
+        if container.doorbell.muted_until > now {
+            return;
         }
         if region.notify_requested() {
             region.request_notification(false);
@@ -58,9 +70,6 @@ impl Turns<'_> {
     /// Handles a container whose doorbell is polled again. Its notifications while muted had a
     /// reason, so its GPUs observe all containers in the next step.
     pub(crate) fn unmuted(&mut self, now: Nanos, tenant: TenantId) {
-        if !self.containers.contains_key(&tenant) {
-            return;
-        }
         for device in self.devices.iter_mut() {
             device.stale |= device.scheduler.share(now, tenant).is_some();
         }
@@ -124,7 +133,8 @@ impl Turns<'_> {
                 let container = self.containers.get_mut(&tenant)?;
                 let presence = container.presence(uuid);
                 let region = container.region.as_mut();
-                let has_doorbell = region.as_ref().is_some_and(|region| region.doorbell.is_some());
+                let doorbell = region.as_ref().and_then(|region| region.doorbell.as_ref());
+                let has_doorbell = doorbell.is_some_and(DoorbellPipe::is_open);
                 let reports = match region {
                     Some(region) if presence.open => match region.gpu(uuid) {
                         Some(gpu) => region.reports(gpu),
@@ -193,15 +203,6 @@ impl Turns<'_> {
     pub(crate) fn beat(&mut self, now: Nanos) {
         let capacities: Vec<Capacity> =
             self.devices.iter().map(|device| Capacity::on(device, self.containers)).collect();
-        for container in self.containers.values_mut() {
-            let pipe = container.region.as_mut().and_then(|region| region.doorbell.as_mut());
-            if let Some(pipe) = pipe {
-                if pipe.takes_flood() {
-                    container.doorbell.flooded(now);
-                }
-                pipe.read_if_due(now);
-            }
-        }
         for container in self.containers.values() {
             let Some(region) = &container.region else { continue };
             region.beat();

@@ -414,3 +414,44 @@ fn open_nodes_of_a_user_are_bounded() {
     drop(first);
     eventually("room", || !open(UNPRIVILEGED).is_empty());
 }
+
+/// The locks of the pipes are held from when the monitor starts until a page appears.
+#[test]
+fn doorbells_that_cannot_be_opened_cost_other_containers_nothing() {
+    let page = match SlowPage::new() {
+        Ok(page) => page,
+        Err(error) => return skip::skip("daemon", "userfaultfd", &error.to_string()),
+    };
+    let fixture = Fixture::new();
+    let hostile: Vec<_> = (0..6)
+        .map(|number| fixture.container(&format!("hostile-{number}")).join("doorbell"))
+        .map(|pipe| fs::File::options().read(true).write(true).open(pipe).unwrap())
+        .collect();
+    std::thread::scope(|scope| {
+        let page = &page;
+        let writers: Vec<_> =
+            hostile.iter().map(|pipe| scope.spawn(move || page.write_to(pipe).unwrap())).collect();
+        let (done, is_done) = std::sync::mpsc::channel::<()>();
+        // It appears in any case, so that a failure is one.
+        scope.spawn(move || {
+            let _ = is_done.recv_timeout(Duration::from_secs(40));
+            page.appear();
+        });
+        sleep(Duration::from_millis(100));
+        let monitor = Monitor::start(fixture.root());
+        // Time to leave many threads behind, one at each heartbeat.
+        sleep(Duration::from_secs(4));
+        let threads = fs::read_dir(format!("/proc/{}/task", monitor.pid().as_raw_nonzero()));
+        let threads = threads.unwrap().count();
+        let _late = Process::start(&fixture.container("late"), 1, Bytes::ZERO);
+        eventually("a container that comes later", || {
+            status(&monitor).containers.iter().any(|one| one.id == "late" && !one.gpus.is_empty())
+        });
+        sleep(Duration::from_millis(500));
+        let faults = find(&status(&monitor), "late").faults;
+        assert!(writers.iter().all(|writer| !writer.is_finished()), "the page has appeared");
+        drop(done);
+        assert!(faults.is_empty(), "{faults:?}, {threads} threads");
+        assert!(threads < 32, "{threads} threads for 6 doorbells");
+    });
+}
