@@ -136,6 +136,8 @@ pub(crate) struct GpuSample {
     pub(crate) processes: Processes,
     /// The same processes, as far as they were identified.
     pub(crate) gpu_processes: Vec<GpuProcess>,
+    /// Those of the sample before that are gone. They may have computed since.
+    pub(crate) former: Vec<GpuProcess>,
     pub(crate) samples: Vec<LedgerSample>,
 }
 
@@ -151,7 +153,8 @@ impl GpuSample {
     /// unknown.
     pub(crate) fn utilization_of(&self, tenant: u64) -> Option<u32> {
         let busy = self.busy.as_ref()?;
-        let own = self.gpu_processes.iter().filter(|one| one.owner == Some(tenant));
+        let all = self.gpu_processes.iter().chain(&self.former);
+        let own = all.filter(|one| one.owner == Some(tenant));
         let percents = own.filter_map(|one| busy.percents.get(&one.id.pid));
         Some(percents.fold(0, |sum: u32, percent| sum.saturating_add(*percent)).min(100))
     }

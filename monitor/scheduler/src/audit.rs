@@ -36,6 +36,8 @@ pub(super) struct Audits {
 pub(super) struct Audit {
     /// Its charge at the last audit.
     pub(super) charged: Nanos,
+    /// What it had reported at the last audit.
+    reported: Nanos,
     /// Time since then for which it was not metered.
     unmetered: Nanos,
     /// Time of its turns for which others were charged by their reports.
@@ -44,6 +46,10 @@ pub(super) struct Audit {
     measured: u64,
     /// What it was allowed in the interval before, in thousandths of the time; none: unknown.
     before: Option<i64>,
+    /// Measured time, in ns, that it has not reported yet: a kernel is reported when it has ended.
+    unreported: i64,
+    /// All of its excess counts until then.
+    counted_until: Nanos,
     /// Measured time, in ns, that is not charged yet; negative: charged, and not measured yet.
     excess: i64,
     /// It counts as hiding work until then, and for so long each time.
@@ -59,6 +65,8 @@ const TOLERANCE: i64 = 10;
 const ROUNDING: i64 = 5;
 /// Most that is charged and may be measured later, in ns.
 const MAX_LATE: i64 = 500_000_000;
+/// Most that an honest container computes before it reports it, in ns: a long kernel.
+const MAX_UNREPORTED: i64 = 1_000_000_000;
 /// Excess from which a container hides work, in ns. With less, its reports are inaccurate.
 const HIDING: i64 = 200_000_000;
 /// Least excess of such a container that is charged, in ns.
@@ -66,6 +74,8 @@ const LEAST_CHARGE: i64 = 20_000_000;
 /// What its neighbours lose by hidden work, in thousandths of the time that it ran: their slices
 /// while it runs, and two switches of a tenth of a slice.
 const LOSS: u64 = 1220;
+/// What switches may take of the time, in thousandths.
+const SWITCHES: u64 = 100;
 /// How long a container counts as hiding work at first, and at most. Each time is twice as long.
 const HIDES_FOR: (Nanos, Nanos) = (Nanos::from_millis(10_000), Nanos::from_millis(640_000));
 
@@ -93,13 +103,24 @@ impl Gpu {
         let unused: Vec<Nanos> = self.queue.iter().map(|one| one.unused(span)).collect();
         let charged: Vec<Nanos> = self.queue.iter().map(Tenant::newly_charged).collect();
         let sum = |times: &[Nanos]| times.iter().copied().sum::<Nanos>();
+        // While the GPU is idle, beyond its switches, no container loses by another one's work.
+        let measured: u64 = self.queue.iter().map(|one| one.audit.measured / span.0.max(1)).sum();
+        let keeps_idle = self.rule.is_fixed() || self.rule.burns();
+        let idle =
+            if keeps_idle { None } else { Some(1000_u64.saturating_sub(measured + SWITCHES)) };
         for at in 0..self.queue.len() {
             let tenant = &mut self.queue[at];
-            tenant.compare(now, time, span, sum(&unused) - unused[at]);
+            tenant.compare(now, (time, span), sum(&unused) - unused[at], idle);
             if tenant.audit.excess < if tenant.is_doubted(now) { LEAST_CHARGE } else { HIDING } {
                 continue;
             }
-            tenant.note_hidden_work(now);
+            tenant.audit.counted_until = now + HIDES_FOR.0;
+            tenant.background = None;
+            // One that has reported all of it may have been charged too little by what others
+            // report.
+            if tenant.audit.unreported >= MAX_UNREPORTED {
+                tenant.note_hidden_work(now);
+            }
             let hidden = Nanos(std::mem::take(&mut tenant.audit.excess).unsigned_abs());
             tenant.account.charge(hidden);
             self.charged = self.charged + hidden;
@@ -128,19 +149,18 @@ impl Gpu {
 }
 
 impl Tenant {
-    /// Returns whether it is known to hide work: its reports give it no advantage.
+    /// Returns whether it is known to hide work, so that it has no priority.
     pub(super) fn hides_work(&self, now: Nanos) -> bool {
         self.audit.hides_until > now
     }
 
-    /// Returns whether all of its excess counts.
-    fn is_doubted(&self, now: Nanos) -> bool {
-        self.hides_work(now) || self.is_distrusted(now)
+    /// Returns whether all of its excess counts, and its silence gives it no advantage.
+    pub(super) fn is_doubted(&self, now: Nanos) -> bool {
+        self.audit.counted_until > now || self.hides_work(now) || self.is_distrusted(now)
     }
 
     fn note_hidden_work(&mut self, now: Nanos) {
         self.account.anomalies.hidden = self.account.anomalies.hidden.saturating_add(1);
-        self.background = None;
         let audit = &mut self.audit;
         if now >= audit.hides_until {
             let again = now < audit.hides_until + audit.hides_for;
@@ -153,8 +173,9 @@ impl Tenant {
     /// Begins anew, without a comparison.
     fn skip_audit(&mut self) {
         let Audit { excess, hides_until, hides_for, .. } = self.audit;
-        let charged = self.account.charged;
-        self.audit = Audit { charged, excess, hides_until, hides_for, ..Audit::default() };
+        let (charged, reported) = (self.account.charged, self.account.reported);
+        self.audit =
+            Audit { charged, reported, excess, hides_until, hides_for, ..Audit::default() };
     }
 
     fn newly_charged(&self) -> Nanos {
@@ -168,19 +189,34 @@ impl Tenant {
     }
 
     /// Adds to the excess what was measured in `span` beyond what was allowed in `time`, in which
-    /// others were charged for so much that they did not use.
-    fn compare(&mut self, now: Nanos, time: Nanos, span: Nanos, others: Nanos) {
+    /// others were charged for so much that they did not use, and the GPU was idle for so many
+    /// thousandths; none: shares that are not used stay idle.
+    fn compare(
+        &mut self,
+        now: Nanos,
+        (time, span): (Nanos, Nanos),
+        others: Nanos,
+        idle: Option<u64>,
+    ) {
         let (is_doubted, charged) = (self.is_doubted(now), self.newly_charged());
         let audit = &mut self.audit;
+        let reported = self.account.reported - audit.reported;
+        audit.reported = self.account.reported;
         let others = if is_doubted { Nanos::ZERO } else { others };
         let allowed = charged + audit.unmetered + audit.excluded.min(others);
-        let allowed = part(allowed.0, 1000, time.0).min(Nanos(1000));
+        // What it has reported is not hidden, though by others' reports it was charged less.
+        let allowed = if idle.is_some() { allowed } else { allowed.max(reported) };
+        let allowed = part(allowed.0, 1000, time.0) + Nanos(idle.unwrap_or(0));
+        let allowed = allowed.min(Nanos(1000));
         (audit.unmetered, audit.excluded) = (Nanos::ZERO, Nanos::ZERO);
         audit.charged = self.account.charged;
         let before = audit.before.replace(signed(allowed));
         let measured = std::mem::take(&mut audit.measured);
         let Some(before) = before else { return };
         let measured = signed(Nanos(measured / span.0.max(1)));
+        let used = measured.saturating_mul(signed(span) / 1000);
+        let unreported = audit.unreported.saturating_add(used).saturating_sub(signed(reported));
+        audit.unreported = unreported.clamp(0, 2 * MAX_UNREPORTED);
         let beyond = if is_doubted {
             measured + ROUNDING - signed(allowed)
         } else {
@@ -218,8 +254,11 @@ mod tests {
             let now = gpu.audits.last + ms(1000);
             gpu.queue[0].account.charge(ms(*charged));
             own = own + ms(*charged);
+            let others = 100 - percent.unwrap_or_default();
+            gpu.queue[1].account.charge(ms(u64::from(others) * 10));
             gpu.audit(now, percent.map(|_| ms(1000)), |id| {
-                if id.0 == 0 { percent.unwrap_or_default() } else { 0 }
+                let own = percent.unwrap_or_default();
+                if id.0 == 0 { own } else { 100 - own }
             });
         }
         let account = &gpu.queue[0].account;
@@ -232,11 +271,12 @@ mod tests {
         let balance = gpu.queue[0].balance;
         assert_eq!(seconds(&mut gpu, &[(Some(75), 250); 1]), (0, Nanos::ZERO), "the first one");
         // In the first second there is an honest container's tolerance.
-        assert_eq!(seconds(&mut gpu, &[(Some(75), 250); 1]), (1, ms(490)));
+        assert_eq!(seconds(&mut gpu, &[(Some(75), 250); 1]), (0, ms(490)));
         let price = balance - gpu.queue[0].balance;
         assert_eq!(price, 490 * 1_220_000);
-        assert!(gpu.queue[0].hides_work(gpu.audits.last));
+        assert!(!gpu.queue[0].hides_work(gpu.audits.last), "it may yet report its kernel");
         assert_eq!(seconds(&mut gpu, &[(Some(75), 250); 2]), (2, ms(1500 - 490)));
+        assert!(gpu.queue[0].hides_work(gpu.audits.last));
     }
 
     #[test]
@@ -276,19 +316,32 @@ mod tests {
     /// for hidden work.
     #[test]
     fn time_for_which_others_are_charged_without_using_it_is_allowed() {
-        for (charged, used, hides) in [(500, 0, false), (500, 50, true), (0, 0, true)] {
+        for (charged, used, own, hides) in
+            [(500, 0, 98, false), (150, 15, 85, true), (0, 0, 98, true)]
+        {
             let mut gpu = contended();
             let mut hidden = 0;
             for second in 1..=5 {
                 gpu.queue[0].audit.excluded = ms(500);
                 gpu.queue[0].account.charge(ms(480));
                 gpu.queue[1].account.charge(ms(charged));
-                let percent = |id: TenantId| if id.0 == 0 { 98 } else { used };
+                let percent = |id: TenantId| if id.0 == 0 { own } else { used };
                 gpu.audit(NOW + ms(1000 * second), Some(ms(1000)), percent);
                 hidden = gpu.queue[0].account.anomalies.hidden;
             }
             assert_eq!(hidden > 0, hides, "others were charged {charged} ms and used {used} %");
         }
+    }
+
+    /// Its long kernel is charged half where it overran another one's turn, which used nothing.
+    #[test]
+    fn time_in_which_the_gpu_was_idle_is_allowed() {
+        let mut gpu = contended();
+        for second in 1..=5 {
+            gpu.queue[0].account.charge(ms(250));
+            gpu.audit(NOW + ms(1000 * second), Some(ms(1000)), |id| if id.0 == 0 { 50 } else { 0 });
+        }
+        assert_eq!(gpu.queue[0].account.anomalies.hidden, 0);
     }
 
     #[test]

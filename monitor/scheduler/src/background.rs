@@ -241,7 +241,7 @@ impl Gpu {
 
 impl Tenant {
     fn may_run_in_background(&self, now: Nanos, tuning: &Tuning) -> bool {
-        let honest = !self.is_distrusted(now) && !self.hides_work(now);
+        let honest = !self.is_doubted(now);
         let plain = !self.overrun && honest && now >= self.background_not_before;
         plain && self.closed.is_none() && self.is_active(now, tuning)
     }

@@ -253,7 +253,7 @@ impl Tenant {
         let launched = self.active > Nanos::ZERO && now - self.active < tuning.active_window;
         let busy =
             (self.waiting && self.dormant.is_none()) || self.latest_end() > now || self.overrun;
-        launched || busy || self.is_distrusted(now) || self.hides_work(now)
+        launched || busy || self.is_doubted(now)
     }
 
     /// Returns whether its reports are ignored: its turns go by the clock alone, and it always

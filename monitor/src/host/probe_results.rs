@@ -9,7 +9,7 @@ use cgpu_shm::units::Nanos;
 use cgpu_shm::uuid::Uuid;
 
 use super::{Change, Host, Process, verification};
-use crate::probe::{ProbeResult, Sample};
+use crate::probe::{GpuProcess, ProbeResult, Sample};
 
 /// Timeout for NVML's first answer; its own start takes a second or two.
 const FIRST_SAMPLE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -102,7 +102,10 @@ impl Host {
             device.known = true;
             device.take_verification(unverified, unlisted);
             let unowned = device.unowned(&gpu);
-            device.sample = gpu;
+            let former = std::mem::replace(&mut device.sample, gpu).gpu_processes;
+            let listed = &device.sample.gpu_processes;
+            let is_gone = |one: &GpuProcess| listed.iter().all(|other| other.id.pid != one.id.pid);
+            device.sample.former = former.into_iter().filter(is_gone).collect();
             device.audit(now);
             if let Some(unowned) = unowned {
                 self.take_exported(&samples, unowned);

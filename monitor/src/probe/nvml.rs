@@ -4,13 +4,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use cgpu_client::device_id::DeviceId;
 use cgpu_client::inventory::HostDevice;
 use cgpu_inventory::health::{self, HealthCheck};
 use cgpu_inventory::{self as inventory, Unknown};
-use cgpu_shm::units::Bytes;
-use cgpu_shm::units::Nanos;
+use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
@@ -20,15 +20,18 @@ use nvml_wrapper::{Device, Nvml};
 use super::ledger_samples::ProcessesWithSamples;
 use super::{BusyProcesses, GpuSample, Processes};
 
+/// Longest time that NVML takes for a sample of its processes' utilisation, and one more sample of
+/// ours.
+const LONGEST_WINDOW: Duration = Duration::from_millis(2500);
 /// `NVML_DEVICE_MIG_ENABLE`.
 const MIG_ENABLED: u32 = 1;
 
 /// The library, loaded and initialised.
 pub(super) struct Library {
     nvml: Arc<Nvml>,
-    /// NVML's time of the newest utilisation sample of processes in microseconds, by GPU, and
-    /// whether the last call found it.
-    newest: RefCell<BTreeMap<Uuid, (u64, bool)>>,
+    /// The newest utilisation sample of processes, by GPU: NVML's time of it in microseconds, and
+    /// when it was found.
+    newest: RefCell<BTreeMap<Uuid, (u64, Option<Instant>)>>,
 }
 
 impl Library {
@@ -73,6 +76,7 @@ impl Library {
                 processes: listed,
                 samples,
                 gpu_processes: Vec::new(),
+                former: Vec::new(),
                 utilization: device.utilization_rates().ok().map(|rates| rates.gpu),
                 busy: self.busy(uuid, &device),
             }
@@ -119,22 +123,24 @@ impl Library {
         let newest = newest.entry(gpu).or_default();
         match device.process_utilization_stats(newest.0) {
             Ok(mut samples) => {
-                let (before, is_known) = *newest;
+                let (before, found) = *newest;
                 let last = samples.iter().map(|sample| sample.timestamp).max().unwrap_or(before);
-                *newest = (last.max(before), true);
+                *newest = (last.max(before), Some(Instant::now()));
                 // After a time in which no process computed, it is not known what they are of.
-                let span = is_known.then(|| Nanos::from_micros(last.saturating_sub(before)));
+                let span = found.map(|_| Nanos::from_micros(last.saturating_sub(before)));
                 samples.sort_by_key(|sample| sample.timestamp);
                 let percents = samples.iter().map(|sample| (sample.pid, sample.sm_util)).collect();
                 Some(BusyProcesses { span, percents })
             }
-            // No process has computed since.
+            // There is no new sample yet: processes that start and exit cause calls in between. Or
+            // no process has computed for longer than NVML takes for a sample.
             Err(NvmlError::NotFound) => {
-                newest.1 = false;
-                Some(BusyProcesses::default())
+                newest.1 = newest.1.filter(|found| found.elapsed() < LONGEST_WINDOW);
+                let span = newest.1.map(|_| Nanos::ZERO);
+                Some(BusyProcesses { span, percents: BTreeMap::new() })
             }
             Err(_) => {
-                newest.1 = false;
+                newest.1 = None;
                 None
             }
         }
