@@ -7,8 +7,7 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -522,30 +521,29 @@ fn corrupted_region_affects_only_its_own_container() {
 }
 
 /// Writes over a container's file that nothing of its work is in flight, until this is dropped.
-struct Forger(Option<(Arc<AtomicBool>, thread::JoinHandle<()>)>);
+struct Forger(Option<(Sender<()>, thread::JoinHandle<()>)>);
 
 impl Forger {
     fn start(container: &Container) -> Self {
         let file = OpenOptions::new().write(true).open(container.file("use")).expect("the region");
         let (cells, cell, fields, slots) = (69_632, 256, [72, 248], 4);
-        let over = Arc::new(AtomicBool::new(false));
-        let ends = Arc::clone(&over);
+        let (held, ends) = channel();
         let thread = thread::spawn(move || {
-            while !ends.load(Ordering::Relaxed) {
+            while ends.try_recv() != Err(TryRecvError::Disconnected) {
                 for at in (0..slots).flat_map(|slot| fields.map(|field| slot * cell + field)) {
                     file.write_all_at(&[0; 8], cells + at).expect("a write");
                 }
                 thread::sleep(Duration::from_micros(20));
             }
         });
-        Self(Some((over, thread)))
+        Self(Some((held, thread)))
     }
 }
 
 impl Drop for Forger {
     fn drop(&mut self) {
-        if let Some((over, thread)) = self.0.take() {
-            over.store(true, Ordering::Relaxed);
+        if let Some((held, thread)) = self.0.take() {
+            drop(held);
             let _ = thread.join();
         }
     }
