@@ -5,8 +5,9 @@
 //! own; sockets are never waited for. Doorbells are polled here, and accessed by threads of their
 //! own (`host/doorbell_pipe.rs`). Workers open and close containers' files, and query their locks
 //! (`host/file_workers.rs`): a container can make so many locks that each of these takes seconds.
-//! What containers and other users can repeat without end is bounded by its CPU time (`throttle.rs`, `host/doorbell.rs`). The following can still take time. All of it is
-//! rare, and none of it happens in a step of a GPU:
+//! What containers and other users can repeat without end is bounded by its CPU time
+//! (`throttle.rs`, `host/doorbell.rs`). The following can still take time. All of it is rare, and
+//! none of it happens in a step of a GPU:
 //!
 //! | what | when |
 //! |---|---|

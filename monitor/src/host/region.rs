@@ -100,12 +100,7 @@ impl Region {
     pub(crate) fn refresh(&mut self) {
         match self.reader.read() {
             Ok(seen) => {
-                // GPUs are only added. A container that erases one would no longer be gated there.
-                let known = std::mem::replace(&mut self.seen, seen).gpus;
-                let mut now = self.seen.gpus.iter().map(|gpu| gpu.uuid);
-                if !known.iter().all(|gpu| now.next() == Some(gpu.uuid)) {
-                    self.seen.gpus = known;
-                }
+                self.seen = seen;
                 self.unreadable = None;
                 let claimed: Vec<Process> = claimed(&self.seen).collect();
                 self.liveness.retain(|process, _| claimed.binary_search(process).is_ok());
@@ -326,36 +321,4 @@ fn claimed(seen: &Snapshot) -> impl Iterator<Item = Process> + '_ {
     let slots = (0..).map_while(SlotIndex::new).zip(&seen.slots);
     let live = slots.filter(|(_, slot)| matches!(slot.word.state(), Some(State::Live)));
     live.map(|(index, slot)| (index, slot.word.generation().get()))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::FileExt;
-
-    use cgpu_shm::gpus::Gpu;
-    use cgpu_shm::region::RegionSpec;
-    use cgpu_shm::slots::SlotOwner;
-    use cgpu_shm::units::Bytes;
-
-    use super::*;
-
-    #[test]
-    fn gpu_that_a_container_erases_stays() {
-        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
-        let spec = RegionSpec { name: "", created: Nanos(1), time_scale: None };
-        cgpu_shm::region::Region::make(directory.path(), spec).unwrap();
-        let own = cgpu_shm::region::Region::open(directory.path()).unwrap();
-        let owner = SlotOwner { pid: std::process::id(), comm: b"test" };
-        let claim = own.claim(owner, Nanos(1), true).unwrap().unwrap();
-        let (uuid, limit) = (Uuid::default(), Bytes::ZERO);
-        own.register(claim.slot, &Gpu { uuid, total: Bytes::from_mib(1), limit, ordinal: 0 })
-            .unwrap();
-        let mut region = Region::open(directory.path(), 1).unwrap();
-        assert!(region.gpu(uuid).is_some());
-        let file = fs::File::options().write(true).open(directory.path().join("use")).unwrap();
-        // The number of its GPUs.
-        file.write_all_at(&[0; 4], 16).unwrap();
-        region.refresh();
-        assert!(region.gpu(uuid).is_some());
-    }
 }
