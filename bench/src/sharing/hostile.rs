@@ -26,6 +26,8 @@ mod floods;
 
 /// Weight of the victim. The tenant beside it has 1, and each writer's container.
 const WEIGHT: u32 = 4;
+/// The least ratio of `hostile_victim_ratio`.
+const GOAL: f64 = 0.95;
 /// Interval between two control requests in seconds.
 const REQUEST_INTERVAL: f64 = 0.02;
 /// First of the users that local users' floods become.
@@ -124,44 +126,53 @@ pub(super) fn floods(bench: &mut Bench) -> Result<Figures> {
         let unknown =
             |number: usize| Target { container: folders[number].folder.clone(), ..target(number) };
         for &count in counts {
-            let mut requests = [0.0; 2];
+            let others = if TAKE_TURNS.contains(&name) { count } else { 0 };
+            let entitled = f64::from(WEIGHT + 1) / (f64::from(WEIGHT + 1) + others as f64);
+            let mut ratios = Vec::new();
             let mut possible = true;
-            let tracks = together(&mut tenants, WARM + 2.0 * seconds, super::STEP, |begun| {
-                for (flooded, request) in [false, true].into_iter().zip(&mut requests) {
-                    let from = begun + WARM + if flooded { seconds } else { 0.0 };
-                    sleep_until(from);
-                    let writers = (0..count).map(|number| match flooded {
-                        true => flood(&setup, name, &target(number)),
-                        false => beside(&setup, name, &unknown(number)),
-                    });
-                    let writers = writers.collect::<Result<Vec<_>>>()?;
-                    *request = slowest_request(&setup, from + seconds - 0.01)?;
-                    for writer in writers {
-                        if let Err(error) = writer.end() {
-                            eprintln!("    {name}: not possible here: {error}");
-                            possible = false;
+            // A machine that does something else for a moment must not decide: below the goal, the
+            // median of three counts.
+            while possible && (ratios.is_empty() || (ratios[0] < GOAL && ratios.len() < 3)) {
+                let mut requests = [0.0; 2];
+                let tracks = together(&mut tenants, WARM + 2.0 * seconds, super::STEP, |begun| {
+                    for (flooded, request) in [false, true].into_iter().zip(&mut requests) {
+                        let from = begun + WARM + if flooded { seconds } else { 0.0 };
+                        sleep_until(from);
+                        let writers = (0..count).map(|number| match flooded {
+                            true => flood(&setup, name, &target(number)),
+                            false => beside(&setup, name, &unknown(number)),
+                        });
+                        let writers = writers.collect::<Result<Vec<_>>>()?;
+                        *request = slowest_request(&setup, from + seconds - 0.01)?;
+                        for writer in writers {
+                            if let Err(error) = writer.end() {
+                                eprintln!("    {name}: not possible here: {error}");
+                                possible = false;
+                            }
                         }
                     }
-                }
-                Ok(())
-            })?;
+                    Ok(())
+                })?;
+                let rate = |from: f64| tracks[0].rate(from, from + seconds);
+                let ratio = rate(WARM + seconds) / rate(WARM) / entitled;
+                eprintln!(
+                    "    {name}, {count}: {ratio:.3} of the work; slowest request {:.1} ms, {:.1} \
+                     without it",
+                    requests[1], requests[0]
+                );
+                ratios.push(ratio);
+                slowest = slowest.max(requests[1]);
+            }
             if !possible {
                 continue;
             }
-            let rate = |from: f64| tracks[0].rate(from, from + seconds);
-            let others = if TAKE_TURNS.contains(&name) { count } else { 0 };
-            let entitled = f64::from(WEIGHT + 1) / (f64::from(WEIGHT + 1) + others as f64);
-            let ratio = rate(WARM + seconds) / rate(WARM) / entitled;
-            eprintln!(
-                "    {name}, {count}: {ratio:.3} of the work; slowest request {:.1} ms, {:.1} \
-                 without it",
-                requests[1], requests[0]
-            );
+            ratios.sort_by(f64::total_cmp);
+            let ratio = ratios[ratios.len() / 2];
             let status = setup.fixture.status()?;
             let victim = status.containers.iter().find(|one| one.name == tenants[0].name);
             let faults = &victim.context("the victim in the status")?.faults;
             ensure!(faults.is_empty(), "{name}: faults of the victim: {faults:?}");
-            (worst, slowest, done) = (worst.min(ratio), slowest.max(requests[1]), done + 1);
+            (worst, done) = (worst.min(ratio), done + 1);
         }
         for container in containers {
             fs::remove_dir_all(&container.folder)?;
