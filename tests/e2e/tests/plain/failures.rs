@@ -95,6 +95,10 @@ fn fork_bomb_within_a_pid_limit_disturbs_no_other_container() {
     // The monitor opens the files of a container once it has had a process.
     Outcome::of(fixture.program_in(&bombed, "init")).silent();
     fixture.wait_until_empty(&bombed);
+    // A descriptor for the worker's exit comes with its host id.
+    fixture.eventually("the worker's host id", || {
+        fixture.accounting(&other)["processes"][0]["host_pid"].as_u64()
+    });
     let before = descriptors(&monitor);
     let mut command = fixture.native_in(&bombed, Path::new("/bin/sh"));
     let script = "echo $$ > \"$1\"/cgroup.procs && exec \"$0\" 8M";
