@@ -548,7 +548,7 @@ pub struct TurnAnomalies {
     pub overruns: u64,
     /// The turn was not used.
     pub missed: u64,
-    /// Audits in which NVML had measured more than was reported: the difference was charged.
+    /// Audits in which NVML had measured more than was charged: the difference was charged.
     #[serde(default)]
     pub hidden: u64,
 }

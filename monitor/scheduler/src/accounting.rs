@@ -18,7 +18,7 @@ pub struct TurnAnomalies {
     pub overruns: u64,
     /// Turns in which the holder never launched.
     pub missed: u64,
-    /// Audits that found work that it had not reported.
+    /// Audits in which more was measured than charged: the difference was charged.
     #[serde(default)]
     pub hidden: u64,
 }

@@ -116,6 +116,7 @@ impl Gpu {
             }
             tenant.audit.counted_until = now + HIDES_FOR.0;
             tenant.background = None;
+            tenant.account.anomalies.hidden = tenant.account.anomalies.hidden.saturating_add(1);
             // One that has reported all of it may have been charged too little by what others
             // report.
             if tenant.audit.unreported >= MAX_UNREPORTED {
@@ -160,7 +161,6 @@ impl Tenant {
     }
 
     fn note_hidden_work(&mut self, now: Nanos) {
-        self.account.anomalies.hidden = self.account.anomalies.hidden.saturating_add(1);
         let audit = &mut self.audit;
         if now >= audit.hides_until {
             let again = now < audit.hides_until + audit.hides_for;
@@ -271,7 +271,7 @@ mod tests {
         let balance = gpu.queue[0].balance;
         assert_eq!(seconds(&mut gpu, &[(Some(75), 250); 1]), (0, Nanos::ZERO), "the first one");
         // In the first second there is an honest container's tolerance.
-        assert_eq!(seconds(&mut gpu, &[(Some(75), 250); 1]), (0, ms(490)));
+        assert_eq!(seconds(&mut gpu, &[(Some(75), 250); 1]), (1, ms(490)));
         let price = balance - gpu.queue[0].balance;
         assert_eq!(price, 490 * 1_220_000);
         assert!(!gpu.queue[0].hides_work(gpu.audits.last), "it may yet report its kernel");
