@@ -216,7 +216,11 @@ impl Fixture {
     /// live and its exited processes.
     #[must_use]
     pub fn used(&self, container: &Container, gpu: usize) -> u64 {
-        let accounting = self.accounting(container);
+        // The monitor lists a container before it has opened its files.
+        let accounting = self.eventually("the container's GPUs", || {
+            let found = self.accounting(container);
+            (!found["gpus"][gpu].is_null()).then_some(found)
+        });
         let number = |key: &str| {
             accounting["gpus"][gpu][key]
                 .as_u64()
