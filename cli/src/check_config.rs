@@ -38,10 +38,9 @@ struct Checked {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let files = [
-        checked(arguments.monitor.as_deref(), MONITOR, monitor)?,
-        checked(arguments.runtime.as_deref(), RUNTIME, runtime)?,
-    ];
+    let given = [arguments.monitor.as_deref(), arguments.runtime.as_deref()];
+    let files = FILES.iter().zip(given).map(|(file, given)| checked(file, given));
+    let files = files.collect::<Result<Vec<_>>>()?;
     if arguments.json {
         let text = serde_json::to_string(&serde_json::json!({ "files": files }))?;
         output::write(format_args!("{text}\n"))?;
@@ -57,24 +56,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(if is_valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns the invalid files of this host, with what is wrong with each.
-pub(crate) fn faults() -> Vec<(&'static str, String)> {
-    type Check = fn(&Path) -> Result<Option<String>>;
-    let files: [(&str, Check); 2] = [(MONITOR, monitor), (RUNTIME, runtime)];
-    let faults = files
-        .into_iter()
-        .filter_map(|(file, check)| Some((file, checked(None, file, check).ok()?.error?)));
-    faults.collect()
-}
+/// A file's default path, and the check of its program.
+type File = (&'static str, fn(&Path) -> Result<Option<String>>);
 
-const MONITOR: &str = "/etc/cgpu/monitor.toml";
+const FILES: [File; 2] = [("/etc/cgpu/monitor.toml", monitor), (RUNTIME, runtime)];
 pub(crate) const RUNTIME: &str = "/etc/cgpu/runtime.toml";
 
-fn checked(
-    given: Option<&Path>,
-    default: &str,
-    check: fn(&Path) -> Result<Option<String>>,
-) -> Result<Checked> {
+/// Returns the invalid files of this host, with what is wrong with each.
+pub(crate) fn faults() -> Vec<(&'static str, String)> {
+    let fault = |file: &File| Some((file.0, checked(file, None).ok()?.error?));
+    FILES.iter().filter_map(fault).collect()
+}
+
+fn checked((default, check): &File, given: Option<&Path>) -> Result<Checked> {
     let file = given.unwrap_or(Path::new(default)).to_owned();
     let exists = file.try_exists().unwrap_or(true);
     let error = if exists || given.is_some() { check(&file)? } else { None };

@@ -221,7 +221,8 @@ fn check_memory(arguments: &Arguments) -> Result<()> {
     };
     ensure!(
         most <= largest,
-        "--mem allows {} MiB, and the largest GPU has {} MiB: leave --mem out to run without a limit",
+        "--mem allows {} MiB, and the largest GPU has {} MiB: leave --mem out to run without a \
+         limit",
         mib(most.0),
         mib(largest.0)
     );

@@ -8,7 +8,10 @@
 //!
 //! NVML averages over up to a second and is late. So an honest container's measured time counts as
 //! excess only where it is more than was charged in this second *and* in the one before. For one
-//! that was found to hide work, or whose reports are impossible, all of it counts.
+//! that was charged for excess lately, or whose reports are impossible, all of it counts.
+//!
+//! One that has not reported the excess either hides its work. One that has reported it may have
+//! been charged too little by what others report: it pays, and is not called that.
 //!
 //! Hidden work costs its neighbours more than the time that it ran: the GPU switches between the
 //! two at each of its own slices. The container pays all of that, and the others get it back.
@@ -67,10 +70,10 @@ const ROUNDING: i64 = 5;
 const MAX_LATE: i64 = 500_000_000;
 /// Most that an honest container computes before it reports it, in ns: a long kernel.
 const MAX_UNREPORTED: i64 = 1_000_000_000;
-/// Excess from which a container hides work, in ns. With less, its reports are inaccurate.
-const HIDING: i64 = 200_000_000;
-/// Least excess of such a container that is charged, in ns.
-const LEAST_CHARGE: i64 = 20_000_000;
+/// Least excess that is charged, in ns. With less, reports are inaccurate.
+const LEAST_CHARGE: i64 = 200_000_000;
+/// The same for a container all of whose excess counts.
+const LEAST_COUNTED: i64 = 20_000_000;
 /// What its neighbours lose by hidden work, in thousandths of the time that it ran: their slices
 /// while it runs, and two switches of a tenth of a slice.
 const LOSS: u64 = 1220;
@@ -102,38 +105,42 @@ impl Gpu {
         // Others may have reported time that was in truth its own.
         let unused: Vec<Nanos> = self.queue.iter().map(|one| one.unused(span)).collect();
         let charged: Vec<Nanos> = self.queue.iter().map(Tenant::newly_charged).collect();
-        let sum = |times: &[Nanos]| times.iter().copied().sum::<Nanos>();
+        let all_unused: Nanos = unused.iter().copied().sum();
         // While the GPU is idle, beyond its switches, no container loses by another one's work.
         let measured: u64 = self.queue.iter().map(|one| one.audit.measured / span.0.max(1)).sum();
         let keeps_idle = self.rule.is_fixed() || self.rule.burns();
         let idle =
             if keeps_idle { None } else { Some(1000_u64.saturating_sub(measured + SWITCHES)) };
-        for at in 0..self.queue.len() {
+        for (at, own) in unused.into_iter().enumerate() {
             let tenant = &mut self.queue[at];
-            tenant.compare(now, (time, span), sum(&unused) - unused[at], idle);
-            if tenant.audit.excess < if tenant.is_doubted(now) { LEAST_CHARGE } else { HIDING } {
-                continue;
+            tenant.compare(now, (time, span), all_unused - own, idle);
+            let least = if tenant.is_doubted(now) { LEAST_COUNTED } else { LEAST_CHARGE };
+            if tenant.audit.excess >= least {
+                self.charge_excess(now, at, &charged);
             }
-            tenant.audit.counted_until = now + HIDES_FOR.0;
-            tenant.background = None;
-            tenant.account.anomalies.hidden = tenant.account.anomalies.hidden.saturating_add(1);
-            // One that has reported all of it may have been charged too little by what others
-            // report.
-            if tenant.audit.unreported >= MAX_UNREPORTED {
-                tenant.note_hidden_work(now);
-            }
-            let hidden = Nanos(std::mem::take(&mut tenant.audit.excess).unsigned_abs());
-            tenant.account.charge(hidden);
-            self.charged = self.charged + hidden;
-            tenant.audit.charged = tenant.account.charged;
-            // It pays what the others have lost of their turns.
-            let loss = part(hidden.0, LOSS, 1000);
-            tenant.balance = tenant.balance.saturating_sub(signed(loss));
-            let others = sum(&charged) - charged[at];
-            for (other, tenant) in self.queue.iter_mut().enumerate().filter(|one| one.0 != at) {
-                let refund = part(loss.0, charged[other].0, others.0);
-                tenant.balance = tenant.balance.saturating_add(signed(refund));
-            }
+        }
+    }
+
+    /// Charges a container's excess. It pays what the others have lost of their turns, and they get
+    /// that back by what each was charged.
+    fn charge_excess(&mut self, now: Nanos, at: usize, charged: &[Nanos]) {
+        let tenant = &mut self.queue[at];
+        tenant.audit.counted_until = now + HIDES_FOR.0;
+        tenant.background = None;
+        tenant.account.anomalies.hidden = tenant.account.anomalies.hidden.saturating_add(1);
+        if tenant.audit.unreported >= MAX_UNREPORTED {
+            tenant.note_hidden_work(now);
+        }
+        let excess = Nanos(std::mem::take(&mut tenant.audit.excess).unsigned_abs());
+        tenant.account.charge(excess);
+        self.charged = self.charged + excess;
+        tenant.audit.charged = tenant.account.charged;
+        let loss = part(excess.0, LOSS, 1000);
+        tenant.balance = tenant.balance.saturating_sub(signed(loss));
+        let others = charged.iter().copied().sum::<Nanos>() - charged[at];
+        for (other, tenant) in self.queue.iter_mut().enumerate().filter(|one| one.0 != at) {
+            let refund = part(loss.0, charged[other].0, others.0);
+            tenant.balance = tenant.balance.saturating_add(signed(refund));
         }
     }
 
@@ -172,10 +179,11 @@ impl Tenant {
 
     /// Begins anew, without a comparison.
     fn skip_audit(&mut self) {
-        let Audit { excess, hides_until, hides_for, .. } = self.audit;
         let (charged, reported) = (self.account.charged, self.account.reported);
+        let (unmetered, excluded) = (Nanos::ZERO, Nanos::ZERO);
+        let (measured, before) = (0, None);
         self.audit =
-            Audit { charged, reported, excess, hides_until, hides_for, ..Audit::default() };
+            Audit { charged, reported, unmetered, excluded, measured, before, ..self.audit };
     }
 
     fn newly_charged(&self) -> Nanos {

@@ -349,13 +349,18 @@ fn locks_of_a_refusal_cost_the_event_loop_nothing() {
     locks_cost_the_event_loop_nothing("refused", prepare, |_| {});
 }
 
+/// Returns None, after recording the skip, where the kernel lets no process handle page faults.
+fn slow_page() -> Option<SlowPage> {
+    let skipped = |error: &std::io::Error| {
+        skip::skip("daemon", "userfaultfd", &error.to_string());
+    };
+    SlowPage::new().inspect_err(skipped).ok()
+}
+
 /// While a writer's page faults in, it holds the lock of the pipe, for which each read waits.
 #[test]
 fn doorbell_with_slow_pages_costs_the_event_loop_nothing() {
-    let page = match SlowPage::new() {
-        Ok(page) => page,
-        Err(error) => return skip::skip("daemon", "userfaultfd", &error.to_string()),
-    };
+    let Some(page) = slow_page() else { return };
     let fixture = Fixture::new();
     let noisy = fixture.container("noisy");
     let monitor = Monitor::start(fixture.root());
@@ -418,10 +423,7 @@ fn open_nodes_of_a_user_are_bounded() {
 /// The locks of the pipes are held from when the monitor starts until a page appears.
 #[test]
 fn doorbells_that_cannot_be_opened_cost_other_containers_nothing() {
-    let page = match SlowPage::new() {
-        Ok(page) => page,
-        Err(error) => return skip::skip("daemon", "userfaultfd", &error.to_string()),
-    };
+    let Some(page) = slow_page() else { return };
     let fixture = Fixture::new();
     let hostile: Vec<_> = (0..6)
         .map(|number| fixture.container(&format!("hostile-{number}")).join("doorbell"))
