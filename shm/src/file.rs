@@ -22,6 +22,7 @@ use std::process;
 
 use crate::preamble::{self, InvalidPreamble, Kind};
 use crate::record::Record;
+use crate::regular_file;
 
 /// A container's file that cannot be used, and the reason.
 #[derive(Debug)]
@@ -139,24 +140,26 @@ pub enum Access {
 
 /// Opens a finished file.
 ///
-/// Safe on names that a hostile process controls: it does not follow a link at the end, does not
-/// wait for a FIFO, and trusts no header.
+/// Safe on names that a hostile process controls: it does not follow a link at the end, opens
+/// nothing but a regular file, and trusts no header.
 ///
 /// # Errors
 /// [`Error`] with the reason.
 pub fn open(directory: &Path, kind: Kind, access: Access) -> Result<File, Error> {
     let path = directory.join(kind.name());
     let fail = |fault| Err(Error::new(&path, fault));
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    let file = match options.clone().write(access == Access::Write).open(&path) {
+    let open = |write| {
+        let mut options = OpenOptions::new();
+        regular_file::open_with(&path, options.read(true).write(write), libc::O_NOFOLLOW)
+    };
+    let file = match open(access == Access::Write) {
         Ok(file) => file,
         Err(error) => {
             return fail(match error.raw_os_error() {
                 Some(libc::ENOENT | libc::ENOTDIR) => Fault::Missing,
                 Some(libc::EROFS) => Fault::ReadOnly,
                 // Was reading refused, or writing?
-                Some(libc::EACCES | libc::EPERM) if options.open(&path).is_ok() => Fault::ReadOnly,
+                Some(libc::EACCES | libc::EPERM) if open(false).is_ok() => Fault::ReadOnly,
                 Some(libc::EACCES | libc::EPERM) => Fault::Unreadable(error),
                 _ => Fault::System(error),
             });

@@ -1,8 +1,10 @@
-//! Opens files that must be regular ones. Anything else at their path is refused with a message; a
-//! FIFO is not waited for.
+//! Opens files that must be regular ones. Anything else at their path is refused with a message,
+//! and not opened: opening a FIFO waits while another process holds it, also with `O_NONBLOCK`, and
+//! opening a device can have an effect.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -11,7 +13,7 @@ use std::path::Path;
 /// # Errors
 /// [`ErrorKind::InvalidInput`] for another kind of file, and I/O errors.
 pub fn open(path: &Path) -> io::Result<File> {
-    open_with(path, 0)
+    open_with(path, OpenOptions::new().read(true), 0)
 }
 
 /// As [`open`], for a path that another user may write: a link at its end is refused.
@@ -19,7 +21,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open`].
 pub fn open_no_follow(path: &Path) -> io::Result<File> {
-    open_with(path, libc::O_NOFOLLOW)
+    open_with(path, OpenOptions::new().read(true), libc::O_NOFOLLOW)
 }
 
 /// Reads a regular file as text.
@@ -30,11 +32,26 @@ pub fn read_to_string(path: &Path) -> io::Result<String> {
     io::read_to_string(open(path)?)
 }
 
-fn open_with(path: &Path, flags: i32) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).custom_flags(flags | libc::O_NONBLOCK).open(path)?;
+/// As [`open`], with these options and flags.
+pub(crate) fn open_with(path: &Path, options: &mut OpenOptions, flags: i32) -> io::Result<File> {
+    let place = OpenOptions::new().read(true).custom_flags(flags | libc::O_PATH).open(path)?;
+    check(&place)?;
+    options.custom_flags(flags & !libc::O_NOFOLLOW);
+    match options.open(format!("/proc/self/fd/{}", place.as_raw_fd())) {
+        // No /proc is mounted here. Another file may be at the path by now.
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let file = options.custom_flags(flags | libc::O_NONBLOCK).open(path)?;
+            check(&file)?;
+            Ok(file)
+        }
+        opened => opened,
+    }
+}
+
+fn check(file: &File) -> io::Result<()> {
     let kind = file.metadata()?.file_type();
     if kind.is_file() {
-        return Ok(file);
+        return Ok(());
     }
     let message = format!("expected a regular file, found a {}", name(kind));
     Err(io::Error::new(ErrorKind::InvalidInput, message))
@@ -45,6 +62,8 @@ fn name(kind: FileType) -> &'static str {
         "FIFO"
     } else if kind.is_dir() {
         "directory"
+    } else if kind.is_symlink() {
+        "link"
     } else {
         "device"
     }
@@ -54,6 +73,8 @@ fn name(kind: FileType) -> &'static str {
 mod tests {
     use std::ffi::CString;
     use std::fs;
+    use std::io::Read;
+    use std::os::fd::FromRawFd;
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::symlink;
 
@@ -72,6 +93,13 @@ mod tests {
         let fifo = CString::new(place("fifo").as_os_str().as_bytes()).unwrap();
         // SAFETY: the path is NUL-terminated and outlives the call.
         assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
+        // SAFETY: it takes no pointer.
+        let events = unsafe { libc::inotify_init1(libc::IN_NONBLOCK) };
+        // SAFETY: it is a new descriptor of its own.
+        let opens = unsafe { File::from_raw_fd(events) };
+        // SAFETY: the path is NUL-terminated and outlives the call.
+        let watch = unsafe { libc::inotify_add_watch(events, fifo.as_ptr(), libc::IN_OPEN) };
+        assert!(watch >= 0);
         for (path, kind) in [
             (place("fifo"), "a FIFO"),
             (folder.path().to_owned(), "a directory"),
@@ -81,6 +109,8 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::InvalidInput);
             assert_eq!(error.to_string(), format!("expected a regular file, found {kind}"));
         }
+        let event = (&opens).read(&mut [0; 64]).map_err(|error| error.kind());
+        assert_eq!(event, Err(ErrorKind::WouldBlock), "the FIFO was opened");
         assert_eq!(open(&place("missing")).unwrap_err().kind(), ErrorKind::NotFound);
     }
 }
