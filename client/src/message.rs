@@ -282,7 +282,8 @@ impl Cause {
 pub enum Shim {
     /// It has a slot in its container's region.
     Bound,
-    /// It is loaded and has no slot: it is disabled, or there is no limit.
+    /// It is loaded and has no slot: it is disabled, or there is no limit. Or its container's
+    /// region does not name the GPU.
     Loaded,
     /// It is not loaded.
     Absent,

@@ -396,7 +396,7 @@ fn identify(mut sample: Sample, identities: &[ContainerIdentity], maps: &mut Map
         let listed = gpu.processes.iter().flatten().filter_map(|(pid, _)| processes.get(pid));
         let found = listed.cloned().map(|process| {
             let mapped = maps.mapped(process.id);
-            process.with_maps(mapped)
+            process.on_gpu(gpu.uuid, mapped)
         });
         gpu.gpu_processes = found.collect();
     }

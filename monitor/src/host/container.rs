@@ -331,7 +331,7 @@ impl Container {
     /// Returns the GPUs that it has open or is limited on, and may share, without repetition.
     pub(crate) fn gpus(&self) -> Vec<Uuid> {
         let allowed = self.allowed();
-        let own = self.region.iter().flat_map(|region| &region.seen.gpus).map(|gpu| gpu.uuid);
+        let own = self.region.iter().flat_map(Region::gpus);
         let mut gpus = Vec::new();
         for uuid in own.chain(allowed.iter().flatten().copied()) {
             let may = allowed.as_ref().is_none_or(|allowed| allowed.contains(&uuid));
@@ -350,8 +350,7 @@ impl Container {
 
     /// Whether its region says that it uses other GPUs and not this one.
     pub(crate) fn disowns(&self, uuid: Uuid) -> bool {
-        let seen = self.region.iter().flat_map(|region| &region.seen.gpus);
-        let own: Vec<Uuid> = seen.map(|gpu| gpu.uuid).collect();
+        let own: Vec<Uuid> = self.region.iter().flat_map(Region::gpus).collect();
         !own.is_empty() && !own.contains(&uuid)
     }
 
@@ -365,6 +364,11 @@ impl Container {
         };
         let region = self.region.as_ref();
         let unreadable = region.is_some_and(|region| region.unreadable.is_some());
+        let readable = region.filter(|_| !unreadable);
+        let unnamed = readable.map(|region| {
+            let allowed = self.allowed().into_iter().flatten();
+            allowed.filter(|uuid| region.gpu(*uuid).is_none()).collect()
+        });
         // A file that cannot be read may still be mapped.
         let file = || {
             let about = self.dir.join("use").symlink_metadata().ok().filter(Metadata::is_file)?;
@@ -379,6 +383,7 @@ impl Container {
             registrants: self.registrants.values().map(|registrant| registrant.id).collect(),
             verified: ids(true),
             former: ids(false),
+            unnamed: unnamed.unwrap_or_default(),
         }
     }
 

@@ -224,6 +224,11 @@ impl Host {
         for uuid in &gpus {
             self.find_gpu(*uuid);
         }
+        let Some(container) = self.containers.get_mut(&tenant) else { return };
+        if let Some(region) = &mut container.region {
+            let own = self.devices.iter().filter(|device| gpus.contains(&device.uuid));
+            own.for_each(|device| region.keep_gpu(device.uuid));
+        }
         let Some(container) = self.containers.get(&tenant) else { return };
         for device in &mut self.devices {
             let known = device.scheduler.share(now, tenant).is_some();

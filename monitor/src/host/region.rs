@@ -36,6 +36,8 @@ pub(crate) struct Region {
     /// Device and inode of `use`. A file with another identity is another region.
     identity: (u64, u64),
     pub(crate) seen: Snapshot,
+    /// Where its GPUs are, each from when it was first seen there: a container can erase them.
+    named: BTreeMap<Uuid, DeviceIndex>,
     /// Slots whose process lives, as far as is known, with their generations.
     pub(crate) live: Vec<Process>,
     /// What the locks of claimed slots have shown. An exit is final: a generation has one lock.
@@ -68,6 +70,7 @@ impl Region {
             doorbell: None,
             identity: (about.st_dev, about.st_ino),
             seen,
+            named: BTreeMap::new(),
             live: Vec::new(),
             liveness: BTreeMap::new(),
             locks,
@@ -175,9 +178,27 @@ impl Region {
         Some(reports.collect())
     }
 
+    /// Keeps the index of the GPU with this UUID, whatever the container writes from now on.
+    pub(crate) fn keep_gpu(&mut self, uuid: Uuid) {
+        if let Some(index) = self.gpu(uuid) {
+            self.named.entry(uuid).or_insert(index);
+        }
+    }
+
+    /// Returns the GPUs that the container has named.
+    pub(crate) fn gpus(&self) -> impl Iterator<Item = Uuid> {
+        self.seen.gpus.iter().map(|gpu| gpu.uuid).chain(self.named.keys().copied())
+    }
+
     /// Returns the container's index of the GPU with this UUID; the first one if there are several.
     pub(crate) fn gpu(&self, uuid: Uuid) -> Option<DeviceIndex> {
-        self.seen.gpus.iter().position(|gpu| gpu.uuid == uuid).and_then(DeviceIndex::new)
+        let is_free = |index: &DeviceIndex| !self.named.values().any(|kept| kept == index);
+        let seen = || {
+            let mut indexes = DeviceIndex::all().zip(&self.seen.gpus);
+            let own = indexes.find(|(index, gpu)| gpu.uuid == uuid && is_free(index));
+            own.map(|(index, _)| index)
+        };
+        self.named.get(&uuid).copied().or_else(seen)
     }
 
     /// Whether a process has reported that something else than cgpu wrote to `use`.

@@ -44,7 +44,7 @@ pub(super) fn end(
     let found = on_gpu.iter().filter_map(|(pid, memory)| {
         let process = index.process(*pid)?;
         let mapped = if process.id == order.id { mapped } else { None };
-        Some((process.with_maps(mapped), *memory))
+        Some((process.on_gpu(order.gpu, mapped), *memory))
     });
     recheck(order, &found.collect::<Vec<_>>())?;
     if mapped.is_none_or(|mapped| !mapped.driver) {

@@ -20,6 +20,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use cgpu_client::message::Shim;
+use cgpu_shm::uuid::Uuid;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2, statat};
 
 use super::cgroups::{Cgroups, is_id};
@@ -45,6 +46,9 @@ pub(crate) struct ContainerIdentity {
     pub(crate) verified: Vec<ProcessId>,
     /// Processes that were verified and have left their slot, to exit or to run another program.
     pub(crate) former: Vec<ProcessId>,
+    /// GPUs that it may share and that its region does not name, so that no process is accounted
+    /// there.
+    pub(crate) unnamed: Vec<Uuid>,
 }
 
 impl ContainerIdentity {
@@ -96,9 +100,13 @@ impl IdentifiedProcess<'_> {
         self.owner.map(|owner| (owner.tenant, self.is_verified))
     }
 
-    /// Returns the process with what its maps have shown; none: they were not read yet.
-    pub(super) fn with_maps(self, mapped: Option<Mapped>) -> GpuProcess {
+    /// Returns the process as it uses this GPU, with what its maps have shown; none: they were not
+    /// read yet.
+    pub(super) fn on_gpu(self, gpu: Uuid, mapped: Option<Mapped>) -> GpuProcess {
+        let is_unnamed = self.owner.is_some_and(|owner| owner.unnamed.contains(&gpu));
         let shim = match mapped {
+            // Its slot does not count where its container has no accounting.
+            _ if self.is_verified && is_unnamed => Shim::Loaded,
             _ if self.is_verified => Shim::Bound,
             None => Shim::Unknown,
             // Its slot is about to be verified, or is in a region that cannot be read.

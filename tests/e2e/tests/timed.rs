@@ -5,6 +5,7 @@
 //! exact shares are.
 
 use std::fs::OpenOptions;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{Sender, TryRecvError, channel};
@@ -520,18 +521,18 @@ fn corrupted_region_affects_only_its_own_container() {
     });
 }
 
-/// Writes over a container's file that nothing of its work is in flight, until this is dropped.
+/// Writes zeros to parts of a container's file, until this is dropped.
 struct Forger(Option<(Sender<()>, thread::JoinHandle<()>)>);
 
 impl Forger {
-    fn start(container: &Container) -> Self {
+    fn start(container: &Container, parts: Vec<Range<u64>>) -> Self {
         let file = OpenOptions::new().write(true).open(container.file("use")).expect("the region");
-        let (cells, cell, fields, slots) = (69_632, 256, [72, 248], 4);
         let (held, ends) = channel();
         let thread = thread::spawn(move || {
             while ends.try_recv() != Err(TryRecvError::Disconnected) {
-                for at in (0..slots).flat_map(|slot| fields.map(|field| slot * cell + field)) {
-                    file.write_all_at(&[0; 8], cells + at).expect("a write");
+                for part in &parts {
+                    let zeros = &[0; 8][..usize::try_from(part.end - part.start).expect("few")];
+                    file.write_all_at(zeros, part.start).expect("a write");
                 }
                 thread::sleep(Duration::from_micros(20));
             }
@@ -552,11 +553,15 @@ impl Drop for Forger {
 /// Its kernels ran beside the other one's turns, which had half of its share.
 #[test]
 fn container_that_hides_long_kernels_pays_for_them() {
+    // What the first four processes have in flight.
+    let (cells, cell, fields) = (69_632, 256, [72, 248]);
+    let parts = (0..4).flat_map(|slot| fields.map(|field| cells + slot * cell + field));
+    let parts: Vec<Range<u64>> = parts.map(|at| at..at + 8).collect();
     undisturbed("container_that_hides_long_kernels_pays_for_them", || {
         let fixture = Fixture::new("A10:23028");
         let mut pair = Pair::start_with_kernels(fixture, [1, 1], 12_000);
         let [_, fair] = pair.run(SECONDS);
-        let forger = Forger::start(&pair.containers[0]);
+        let forger = Forger::start(&pair.containers[0], parts.clone());
         // The audit compares whole seconds.
         pair.run(2.0 * SECONDS);
         let [_, kept] = pair.run(3.0 * SECONDS);
@@ -566,6 +571,21 @@ fn container_that_hides_long_kernels_pays_for_them() {
         let rates = format!("the neighbour had {fair:.0}/s and has {kept:.0}/s");
         assert!(found > 0, "no audit has found it; {rates}");
         assert!(kept > 0.85 * fair, "{rates}");
+        pair.finish();
+    });
+}
+
+/// The monitor forgot the GPU and gave no more turns, so the container's programs waited for ever.
+#[test]
+fn container_that_erases_its_gpu_keeps_its_gate() {
+    undisturbed("container_that_erases_its_gpu_keeps_its_gate", || {
+        let fixture = Fixture::new("A10:23028");
+        let mut pair = Pair::start_with_kernels(fixture, [1, 4], 3_000);
+        let forger = Forger::start(&pair.containers[0], vec![16..20]);
+        let [_, kept] = pair.run(2.0 * SECONDS);
+        drop(forger);
+        let fair = 0.8 * pair.alone(1, SECONDS);
+        assert!(kept > 0.85 * fair, "the neighbour should have {fair:.0}/s and had {kept:.0}/s");
         pair.finish();
     });
 }

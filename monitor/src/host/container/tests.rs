@@ -187,13 +187,32 @@ fn containers_claim_about_its_gpus_is_not_trusted() {
     fixture.write(RECORD, &[9; 16]);
     fixture.refresh();
     assert_eq!((fixture.container.may_share(GPU), fixture.container.disowns(GPU)), (None, true));
+    assert_eq!(fixture.container.identity().unnamed, [], "it may have none");
     fixture.container.limits.gpus.push((GPU, Bytes(500)));
     assert_eq!(fixture.container.may_share(GPU), Some(true));
     assert_eq!(fixture.container.may_share(Uuid([9; 16])), Some(false));
+    assert_eq!(fixture.container.identity().unnamed, [GPU]);
     assert_eq!(fixture.container.requested_limit(GPU), Some(Bytes(500)));
     fixture.write(RECORD + offset_of!(layout::Gpu, limit), &u64::MAX.to_ne_bytes());
     fixture.refresh();
     assert_eq!(fixture.container.requested_limit(GPU), Some(Bytes(500)));
+}
+
+#[test]
+fn container_cannot_erase_a_gpu_that_it_has_named() {
+    let mut fixture = Fixture::new();
+    let (other, count) = (Uuid([9; 16]), offset_of!(Use, header) + offset_of!(UseHeader, gpus));
+    fixture.container.region.as_mut().unwrap().keep_gpu(other);
+    fixture.container.region.as_mut().unwrap().keep_gpu(GPU);
+    let index = DeviceIndex::new(0);
+    for (at, bytes) in [(RECORD, &other.0[..]), (count, &[0; 4])] {
+        fixture.write(at, bytes);
+        fixture.refresh();
+        let region = fixture.container.region.as_ref().unwrap();
+        assert_eq!((region.gpu(GPU), region.gpu(other)), (index, None));
+        assert!(fixture.container.gpus().contains(&GPU) && !fixture.container.disowns(GPU));
+        assert!(fixture.container.identity().unnamed.is_empty());
+    }
 }
 
 #[test]

@@ -4,11 +4,14 @@ use std::process::{Child, Command, Stdio};
 
 use cgpu_shm::clock::thread_cpu;
 use cgpu_shm::units::Nanos;
+use cgpu_shm::uuid::Uuid;
 
 use super::super::mapped::{Identity, MapsReader};
 use super::super::maps::Maps;
 use super::super::{GpuSample, Sample, identify};
 use super::*;
+
+const GPU: Uuid = Uuid([7; 16]);
 
 struct Sleeper(Child);
 
@@ -39,6 +42,7 @@ fn identity(tenant: u64, dir: &Path) -> ContainerIdentity {
         registrants: Vec::new(),
         verified: Vec::new(),
         former: Vec::new(),
+        unnamed: Vec::new(),
     }
 }
 
@@ -47,7 +51,7 @@ fn gpu_process(identities: &[ContainerIdentity], pid: u32) -> Option<GpuProcess>
     let index = ProcessIndex::new(identities);
     let process = index.process(pid)?;
     let mapped = process.membership().map(|_| mapped(process.id, &index.regions()));
-    Some(process.with_maps(mapped))
+    Some(process.on_gpu(GPU, mapped))
 }
 
 fn mapped(id: ProcessId, regions: &BTreeSet<Identity>) -> Mapped {
@@ -91,6 +95,11 @@ fn process_belongs_to_the_one_container_that_started_it() {
     let verified = ContainerIdentity { verified: vec![id(pid)], ..identity(4, here.path()) };
     let found = gpu_process(std::slice::from_ref(&verified), pid).unwrap();
     assert_eq!((found.owner, found.shim), (Some(4), Shim::Bound));
+    // Its slot is no accounting on a GPU that its region does not name.
+    for (gpu, shim) in [(GPU, Shim::Loaded), (Uuid([8; 16]), Shim::Bound)] {
+        let unnamed = ContainerIdentity { unnamed: vec![gpu], ..verified.clone() };
+        assert_eq!(gpu_process(&[unnamed], pid).unwrap().shim, shim);
+    }
     // It has left its slot and still belongs to the container.
     let former = ContainerIdentity { former: vec![id(pid)], ..identity(4, here.path()) };
     let found = gpu_process(std::slice::from_ref(&former), pid).unwrap();
