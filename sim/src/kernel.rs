@@ -168,10 +168,11 @@ fn lognormal(mean: Nanos, sigma: f64, seed: u64) -> Nanos {
         let fraction = ((draw >> 11) + 1) as f64 / (1_u64 << 53) as f64;
         fraction
     };
-    let normal = (-2.0 * unit(mix(seed)).ln()).sqrt()
-        * (core::f64::consts::TAU * unit(mix(seed ^ u64::MAX))).cos();
+    // The system's functions are in a library of their own, which the simulated driver would need.
+    let normal = (-2.0 * libm::log(unit(mix(seed)))).sqrt()
+        * libm::cos(core::f64::consts::TAU * unit(mix(seed ^ u64::MAX)));
     #[allow(clippy::cast_precision_loss)] // at most an hour of nanoseconds
-    let drawn = mean.0 as f64 * (sigma * normal - sigma * sigma / 2.0).exp();
+    let drawn = mean.0 as f64 * libm::exp(sigma * normal - sigma * sigma / 2.0);
     // Positive, and below e^36 times the mean at sigma 4 and nine standard deviations; the cast
     // saturates.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]

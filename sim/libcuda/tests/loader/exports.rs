@@ -58,6 +58,11 @@ fn check(library: &str, names: &str, hashes: &[&str]) {
             dynamic.contains("SYMBOLIC"),
             "{folder}/{library}: calls inside the library can be interposed"
         );
+        let needed = dynamic.lines().filter(|line| line.contains("(NEEDED)"));
+        let foreign: Vec<&str> = needed
+            .filter(|line| !line.contains("[libc.so.6]") && !line.contains("[ld-linux"))
+            .collect();
+        assert!(folder == "null" || foreign.is_empty(), "{folder}/{library}: {foreign:?}");
         for (hash, tag) in [("sysv", "(HASH)"), ("gnu", "(GNU_HASH)")] {
             assert_eq!(dynamic.contains(tag), hashes.contains(&hash), "{folder}/{library}: {tag}");
         }
