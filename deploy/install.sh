@@ -6,6 +6,10 @@
 #
 # The default folder is target/dist beside deploy/, else the folder above deploy/.
 #
+# The shim must load into programs of old images, too: the loader ignores a library that needs a
+# newer glibc than the program has, and the program would have no limit. NEW_GLIBC=allow installs
+# such a shim all the same.
+#
 # Each file is written beside its place and renamed into it: running programs keep the file they
 # have, and a failure leaves the old file. A running monitor then starts its successor, which takes
 # over its state.
@@ -25,8 +29,14 @@ case $#${1:-} in
 esac
 for needed in cgpu cgpu-monitor libcgpu.so; do
     [ -f "$built/$needed" ] ||
-        die "no $needed in $built: build it (cargo xtask build), or name its folder"
+        die "no $needed in $built: build it (cargo xtask build --portable), or name its folder"
 done
+shim=libcgpu.so
+[ ! -f "$built/portable/$shim" ] || shim=portable/$shim
+needs=$(grep -aoE 'GLIBC_2\.[0-9]+' "$built/$shim" | sed 's/.*\.//' | sort -n | tail -n 1)
+[ "${needs:-0}" -le 17 ] || [ "${NEW_GLIBC:-}" = allow ] ||
+    die "$built/$shim needs glibc 2.$needs, and programs of older images would have no limit:" \
+        "build it for all of them (cargo xtask build --portable), or set NEW_GLIBC=allow"
 root=${DESTDIR:-}
 [ -n "$root" ] || [ "$(id -u)" = 0 ] ||
     die "only root can install into /; set DESTDIR to install below a folder"
@@ -56,6 +66,7 @@ files > "$work/files"
 while read -r file place mode; do
     case $file in
     deploy/* | docs/*) from=$sources/$file ;;
+    libcgpu.so) from=$built/$shim ;;
     *) from=$built/$file ;;
     esac
     [ -f "$from" ] || continue

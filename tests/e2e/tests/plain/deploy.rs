@@ -12,9 +12,16 @@ fn deploy() -> PathBuf {
 }
 
 fn script(name: &str, root: &Path, arguments: &[&str]) -> Outcome {
+    let mut command = command(name, root, arguments);
+    // The tests' shim is built for this system.
+    command.env("NEW_GLIBC", "allow");
+    Child::start(command).finish()
+}
+
+fn command(name: &str, root: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command.arg(deploy().join(name)).args(arguments).env("DESTDIR", root);
-    Child::start(command).finish()
+    command
 }
 
 fn all(folder: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
@@ -137,6 +144,30 @@ fn uninstall_removes_exactly_what_was_installed() {
     assert_eq!(all(root), before);
 }
 
+/// Programs of older images would ignore it, and have no limit.
+#[test]
+fn shim_that_needs_a_new_glibc_is_not_installed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (built, root) = (folder.path().join("built"), folder.path().join("root"));
+    for made in [&built.join("portable"), &root] {
+        fs::create_dir_all(made).expect("a folder");
+    }
+    let put = |name: &str, text: &[u8]| fs::write(built.join(name), text).expect("a file");
+    put("cgpu", b"");
+    put("cgpu-monitor", b"");
+    put("libcgpu.so", b"\0GLIBC_2.2.5\0GLIBC_2.34\0");
+    let built = built.to_string_lossy().into_owned();
+    let install = || Child::start(command("install.sh", &root, &[&built])).finish();
+    let refused = install().exits(1).stderr;
+    assert!(refused.contains("needs glibc 2.34") && refused.contains("--portable"), "{refused}");
+    assert_eq!(all(&root), BTreeMap::new());
+    let portable = b"\0GLIBC_2.2.5\0GLIBC_2.17\0";
+    put("portable/libcgpu.so", portable);
+    install().exits(0);
+    let installed = fs::read(root.join("usr/lib/cgpu/libcgpu.so")).expect("a file");
+    assert_eq!(installed, portable);
+}
+
 /// In the layout of `cargo xtask package` the scripts find the files beside them, and the installed
 /// script uninstalls everything.
 #[test]
@@ -170,6 +201,7 @@ fn package_installs_from_its_own_folder() {
     let shipped = |name: &str, arguments: &[&str]| {
         let mut command = Command::new("sh");
         command.arg(package.join("deploy").join(name)).args(arguments).env("DESTDIR", &root);
+        command.env("NEW_GLIBC", "allow");
         Child::start(command).finish()
     };
     shipped("install.sh", &[]).exits(0);
