@@ -6,7 +6,7 @@
 //! would do with it; for a process what it has loaded, according to the kernel. It changes nothing
 //! and opens no driver. `causes` is the table of what it can find.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -30,6 +30,7 @@ mod program;
 mod tests;
 mod view;
 
+pub(crate) use causes::Cause;
 use causes::{Findings, Question};
 use view::View;
 
@@ -121,6 +122,22 @@ fn has_part(view: &View) -> bool {
     has_settings || preload::named(view).is_some()
 }
 
+/// Returns why the loader will not load the shim into a program that is about to start with it in
+/// `LD_PRELOAD`.
+pub(crate) fn obstacles(name: &OsStr, shim: &Path) -> Result<Findings> {
+    let mut view = View::own()?;
+    view.variables.insert("LD_PRELOAD".into(), shim.to_string_lossy().into_owned());
+    let mut findings = Findings::default();
+    let name = name.to_string_lossy();
+    // The kernel's message about a missing program is the better one.
+    let Ok(path) = program::find(&view, &name) else { return Ok(findings) };
+    let program = program::examine(&view, &path, None, &name, &mut findings);
+    if let Some(program) = program.filter(|program| program.loader.is_some()) {
+        preload::examine(&view, &name, Some(&program), &mut findings);
+    }
+    Ok(findings)
+}
+
 fn examine_program(view: &View, name: &str, inside: bool, findings: &mut Findings) -> Result<()> {
     let path = program::find(view, name)?;
     let subject = path.display().to_string();
@@ -128,8 +145,8 @@ fn examine_program(view: &View, name: &str, inside: bool, findings: &mut Finding
     let program = program::examine(view, &path, None, &subject, findings);
     // On the host nothing is preloaded yet: `cgpu run` does that.
     if inside {
-        if program.is_none_or(|program| program.loads) {
-            preload::examine(view, &subject, program.map(|program| program.kind), findings);
+        if program.as_ref().is_none_or(|program| program.loader.is_some()) {
+            preload::examine(view, &subject, program.as_ref(), findings);
         }
         container::check_settings(view, &subject, findings);
     }

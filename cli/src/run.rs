@@ -1,15 +1,16 @@
 //! `cgpu run`: starts a program with a memory limit, a weight and a choice of GPUs.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use cgpu_client::connection::{Client, Failure as RequestFailure};
 use cgpu_client::message::Registration;
+use cgpu_diagnosis::Cause as _;
 use cgpu_shm::limits::Limits;
 use cgpu_shm::paths;
 use cgpu_shm::units::Bytes;
@@ -19,6 +20,7 @@ use clap::Args;
 
 use crate::claim::{Claim, Variables};
 use crate::compute::Compute;
+use crate::doctor::{self, Cause};
 use crate::memory::Memory;
 use crate::root::Root;
 use crate::table::mib;
@@ -89,6 +91,7 @@ fn prepare(arguments: &Arguments) -> Result<(Claim, Command)> {
         None => root::container(&root, &id),
     };
     let shim = preload::shim()?;
+    check_program(&arguments.program[0], &shim)?;
     claim::sweep(&paths::containers(&root), region::is_alive);
     let claim = Claim::take(&folder, &container_variables(arguments, compute), region::is_alive)?;
     let time_scale = arguments.sim.is_some().then(preload::time_scale).transpose()?.flatten();
@@ -229,9 +232,53 @@ fn check_memory(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
+/// Checks that the loader will load the shim into the program. It ignores a library that it cannot
+/// load, and the program would have no limit. A program without a loader may be one that only
+/// starts others, so that is said and not refused.
+fn check_program(program: &OsStr, shim: &Path) -> Result<()> {
+    let name = program.display();
+    for (cause, found) in doctor::obstacles(program, shim)?.iter() {
+        let entry = cause.entry();
+        match cause {
+            Cause::StaticProgram | Cause::SecureProgram => eprintln!(
+                "cgpu: {name} has no limit, only programs that it starts: {} ({found})",
+                entry.message
+            ),
+            // CGPU_LIB may name a file of another name.
+            Cause::NoPreload => {}
+            _ => bail!("cannot limit {name}: {} ({found}) {}", entry.message, entry.remedy),
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A copy of this program that requests this loader.
+    fn requesting(folder: &Path, loader: &str) -> PathBuf {
+        const GLIBC: &str = "/lib64/ld-linux-x86-64.so.2\0";
+        let mut program = fs::read("/proc/self/exe").unwrap();
+        let at = memchr::memmem::find(&program, GLIBC.as_bytes()).unwrap();
+        program[at..at + GLIBC.len()].fill(0);
+        program[at..at + loader.len()].copy_from_slice(loader.as_bytes());
+        let path = folder.join("program");
+        fs::write(&path, program).unwrap();
+        path
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn program_whose_loader_ignores_the_shim_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let shim = folder.path().join("libcgpu.so");
+        fs::copy("/proc/self/exe", &shim).unwrap();
+        let check = |loader| check_program(requesting(folder.path(), loader).as_os_str(), &shim);
+        check("/lib64/ld-linux-x86-64.so.2").unwrap();
+        let message = check("/lib/ld-musl-x86_64.so.1").unwrap_err().to_string();
+        assert!(message.contains("another C library than glibc"), "{message}");
+    }
 
     #[test]
     fn gpus_accepts_what_the_simulator_knows() {

@@ -69,6 +69,11 @@ impl<C: Cause> Findings<C> {
         }
     }
 
+    /// Returns the causes, in their order, each with what was observed.
+    pub fn iter(&self) -> impl Iterator<Item = (C, &str)> {
+        self.list.iter().map(|it| (it.cause, it.found.as_str()))
+    }
+
     /// Returns the names of the causes, in their order.
     #[must_use]
     pub fn names(&self) -> Vec<&'static str> {

@@ -61,8 +61,7 @@ fn read<H: FileHeader<Endian = LittleEndian>>(file: &File) -> Option<Elf> {
 pub(crate) fn glibc_versions(bytes: &[u8]) -> Vec<String> {
     const PREFIX: &[u8] = b"GLIBC_2.";
     let mut found = Vec::new();
-    let starts = bytes.windows(PREFIX.len()).enumerate().filter(|(_, part)| *part == PREFIX);
-    for (start, _) in starts {
+    for start in memchr::memmem::find_iter(bytes, PREFIX) {
         let rest = &bytes[start + PREFIX.len()..];
         let digits = rest.iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.').count();
         // Names end with a zero byte; other matches are part of other text.

@@ -4,7 +4,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::causes::{Cause, Findings};
-use super::elf::{self, Elf, Kind};
+use super::elf::{self, Elf};
+use super::program::Program;
 use super::view::View;
 
 /// The file with libraries to preload into every program.
@@ -44,8 +45,14 @@ fn is_shim(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libcgpu.so"))
 }
 
-/// Checks the preloaded libraries for a program of this kind; `None` means this command's kind.
-pub(crate) fn examine(view: &View, subject: &str, kind: Option<Kind>, findings: &mut Findings) {
+/// Checks the preloaded libraries for a program; `None` means one as this command.
+pub(crate) fn examine(
+    view: &View,
+    subject: &str,
+    program: Option<&Program>,
+    findings: &mut Findings,
+) {
+    let kind = program.map(|program| program.kind);
     let all = list(view);
     let Some(at) = all.iter().position(|(path, _)| is_shim(path)) else {
         let found = view.variable("LD_PRELOAD").map_or_else(
@@ -96,7 +103,8 @@ pub(crate) fn examine(view: &View, subject: &str, kind: Option<Kind>, findings: 
         }
         _ => {}
     }
-    let libc = view.library("libc.so.6").and_then(|path| view.bytes(path));
+    let loader = program.and_then(|program| program.loader.as_deref());
+    let libc = libc(view, loader).and_then(|path| view.bytes(path));
     if let (Some(shim), Some(libc)) = (view.bytes(&path), libc) {
         let there = elf::glibc_versions(&libc);
         let lacks: Vec<String> = elf::glibc_versions(&shim)
@@ -107,6 +115,17 @@ pub(crate) fn examine(view: &View, subject: &str, kind: Option<Kind>, findings: 
             findings.add(Cause::PreloadTooNew, subject, format!("it needs {}", lacks.join(", ")));
         }
     }
+}
+
+/// Returns the C library that a loader loads: the one beside it, else the usual one.
+fn libc(view: &View, loader: Option<&Path>) -> Option<PathBuf> {
+    const NAME: &str = "libc.so.6";
+    // Links of another file system cannot be resolved here.
+    let resolved = loader.filter(|_| view.root == Path::new("/"));
+    let resolved = resolved.and_then(|loader| loader.canonicalize().ok());
+    let beside = loader.into_iter().chain(resolved.as_deref());
+    let mut beside = beside.filter_map(|loader| Some(loader.parent()?.join(NAME)));
+    beside.find(|path| view.has(path)).or_else(|| view.library(NAME))
 }
 
 /// Returns whether a folder on the path denies access, so that the file may exist.

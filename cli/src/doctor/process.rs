@@ -89,8 +89,8 @@ pub(crate) fn examine(pid: u32, findings: &mut Findings) -> Result<()> {
     let executable = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let program = program::examine(&view, &executable, secure(pid), &subject, findings);
     // Without a loader, preloaded libraries have no effect.
-    if program.is_none_or(|program| program.loads) {
-        preload::examine(&view, &subject, program.map(|program| program.kind), findings);
+    if program.as_ref().is_none_or(|program| program.loader.is_some()) {
+        preload::examine(&view, &subject, program.as_ref(), findings);
     }
     container::check_settings(&view, &subject, findings);
     Ok(())

@@ -59,11 +59,11 @@ fn runs(view: &View, path: &Path) -> PathBuf {
 }
 
 /// A program that could be examined.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Program {
     pub(crate) kind: Kind,
-    /// Whether a loader runs for it that supports preloading.
-    pub(crate) loads: bool,
+    /// The loader that runs for it; none: none that supports preloading.
+    pub(crate) loader: Option<PathBuf>,
 }
 
 /// Checks a program. `secure` is the kernel's answer for a running process. `None`: it cannot be
@@ -80,16 +80,15 @@ pub(crate) fn examine(
     let about = |what: &str| {
         if real == path { what.to_owned() } else { format!("{} runs it; {what}", real.display()) }
     };
-    match &elf.loader {
-        None => {
-            findings.add(Cause::StaticProgram, subject, about("it requests no loader"));
-            return Some(Program { kind: elf.kind, loads: false });
-        }
-        Some(loader) if !loader.contains("/ld-linux") && !loader.contains("/ld64.so") => {
-            findings.add(Cause::OtherLoader, subject, about(&format!("it requests {loader}")));
-            return Some(Program { kind: elf.kind, loads: false });
-        }
-        Some(_) => {}
+    let without = Some(Program { kind: elf.kind, loader: None });
+    let Some(loader) = elf.loader else {
+        findings.add(Cause::StaticProgram, subject, about("it requests no loader"));
+        return without;
+    };
+    // As a file that was installed beside the host's own glibc may be named: ld-2.31.so.
+    if !["/ld-linux", "/ld64.so", "/ld-2."].iter().any(|name| loader.contains(name)) {
+        findings.add(Cause::OtherLoader, subject, about(&format!("it requests {loader}")));
+        return without;
     }
     let by_variable = preload::named(view).is_none_or(|(_, by)| by == By::Variable);
     let rights = secure.map_or_else(
@@ -99,7 +98,7 @@ pub(crate) fn examine(
     if let Some(rights) = rights.filter(|_| by_variable) {
         findings.add(Cause::SecureProgram, subject, about(&rights));
     }
-    Some(Program { kind: elf.kind, loads: true })
+    Some(Program { kind: elf.kind, loader: Some(loader.into()) })
 }
 
 /// Returns what gives the program more rights than the view's user has.

@@ -178,6 +178,17 @@ fn invalid_preload_list_has_a_cause() {
     fixture.put(SHIM, &library(&["GLIBC_2.17"]));
     assert_eq!(fixture.preloaded(), [""; 0]);
 
+    // The C library beside the program's own loader counts.
+    fixture.put(SHIM, &library(&["GLIBC_2.5"]));
+    fixture.put("/opt/program", &made(MACHINE, Some("/opt/old/ld-2.5.so"), true));
+    for (version, causes) in [("GLIBC_2.4", &["preload_too_new"][..]), ("GLIBC_2.5", &[])] {
+        fixture.put("/usr/lib/libc.so.6", &library(&["GLIBC_2.5"]));
+        fixture.put("/opt/old/libc.so.6", &library(&[version]));
+        assert_eq!(fixture.program(), causes);
+    }
+    fixture.put(SHIM, &library(&["GLIBC_2.17"]));
+    fixture.put("/usr/lib/libc.so.6", &library(&["GLIBC_2.17"]));
+
     for (path, mode) in [(SHIM, 0o600), ("/opt", 0o700)] {
         let mut fixture = Fixture::new();
         fixture.allow(&fixture.view.path(path), mode);

@@ -5,7 +5,6 @@
 //! exact shares are.
 
 use std::fs::OpenOptions;
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{Sender, TryRecvError, channel};
@@ -521,18 +520,17 @@ fn corrupted_region_affects_only_its_own_container() {
     });
 }
 
-/// Writes zeros to parts of a container's file, until this is dropped.
+/// Writes zeros to parts of a container's file, each with offset and length, until this is dropped.
 struct Forger(Option<(Sender<()>, thread::JoinHandle<()>)>);
 
 impl Forger {
-    fn start(container: &Container, parts: Vec<Range<u64>>) -> Self {
+    fn start(container: &Container, parts: Vec<(u64, usize)>) -> Self {
         let file = OpenOptions::new().write(true).open(container.file("use")).expect("the region");
         let (held, ends) = channel();
         let thread = thread::spawn(move || {
             while ends.try_recv() != Err(TryRecvError::Disconnected) {
-                for part in &parts {
-                    let zeros = &[0; 8][..usize::try_from(part.end - part.start).expect("few")];
-                    file.write_all_at(zeros, part.start).expect("a write");
+                for (at, length) in &parts {
+                    file.write_all_at(&[0; 8][..*length], *at).expect("a write");
                 }
                 thread::sleep(Duration::from_micros(20));
             }
@@ -556,7 +554,7 @@ fn container_that_hides_long_kernels_pays_for_them() {
     // What the first four processes have in flight.
     let (cells, cell, fields) = (69_632, 256, [72, 248]);
     let parts = (0..4).flat_map(|slot| fields.map(|field| cells + slot * cell + field));
-    let parts: Vec<Range<u64>> = parts.map(|at| at..at + 8).collect();
+    let parts: Vec<(u64, usize)> = parts.map(|at| (at, 8)).collect();
     undisturbed("container_that_hides_long_kernels_pays_for_them", || {
         let fixture = Fixture::new("A10:23028");
         let mut pair = Pair::start_with_kernels(fixture, [1, 1], 12_000);
@@ -581,7 +579,7 @@ fn container_that_erases_its_gpu_keeps_its_gate() {
     undisturbed("container_that_erases_its_gpu_keeps_its_gate", || {
         let fixture = Fixture::new("A10:23028");
         let mut pair = Pair::start_with_kernels(fixture, [1, 4], 3_000);
-        let forger = Forger::start(&pair.containers[0], vec![16..20]);
+        let forger = Forger::start(&pair.containers[0], vec![(16, 4)]);
         let [_, kept] = pair.run(2.0 * SECONDS);
         drop(forger);
         let fair = 0.8 * pair.alone(1, SECONDS);
