@@ -349,10 +349,15 @@ mod tests {
             beat(&mut host);
             assert!(!is_tampered(&host), "the read takes long");
         }
+        // The drain takes a byte that answers this request, and no event tells of it.
+        let region = host.containers.get_mut(&A).unwrap().region.as_mut().unwrap();
+        region.request_notification(true);
         drop(slow);
         while !is_tampered(&host) {
             beat(&mut host);
         }
+        let region = host.containers[&A].region.as_ref().unwrap();
+        assert!(!region.notify_requested(), "the end of the drain is a notification");
     }
 
     #[test]
