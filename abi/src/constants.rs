@@ -58,8 +58,8 @@ enumerations! {
         CU_MEMCPY_OPERAND_TYPE_POINTER = 1,
         CU_MEMCPY_OPERAND_TYPE_ARRAY = 2,
     }
-    /// Location of memory. `DEVICE` and `DEVICE_LOCALITY_DOMAIN` are a GPU's memory; `HOST*` is
-    /// not.
+    /// Location of memory. `DEVICE` and `DEVICE_LOCALITY_DOMAIN` are a GPU's memory. A node of
+    /// `HOST_NUMA` may be, on a host with coherent GPUs; the other `HOST*` are not.
     CUmemLocationType {
         CU_MEM_LOCATION_TYPE_INVALID = 0,
         CU_MEM_LOCATION_TYPE_DEVICE = 1,
@@ -68,6 +68,11 @@ enumerations! {
         CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4,
         CU_MEM_LOCATION_TYPE_INVISIBLE = 5,
         CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6,
+    }
+    /// Whether a GPU's memory is a NUMA node of the host.
+    CUdeviceNumaConfig {
+        CU_DEVICE_NUMA_CONFIG_NONE = 0,
+        CU_DEVICE_NUMA_CONFIG_NUMA_NODE = 1,
     }
     /// Kind of memory of a handle or a pool.
     CUmemAllocationType {

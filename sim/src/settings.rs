@@ -88,6 +88,9 @@ figures! {
     kernel: Nanos = Nanos::from_micros(20),
     /// 1: contexts of a GPU do not take turns but compute concurrently (`CGPU_SIM_MPS`).
     mps: u64 = 0,
+    /// NUMA node of the first GPU's memory, as on hosts with coherent GPUs; each further GPU has
+    /// the next node. 0: GPUs' memory is no node (`CGPU_SIM_NUMA_NODE`).
+    numa_node: u64 = 0,
     /// 1: NVML reports host PIDs to every caller, as drivers without the open kernel modules do
     /// (`CGPU_SIM_HOST_PIDS`).
     host_pids: u64 = 0,
@@ -227,6 +230,10 @@ impl Settings {
             window: millis("CGPU_SIM_WINDOW_MS", 1, figures.window)?,
             attaching: millis("CGPU_SIM_NVML_INIT_MS", 0, figures.attaching)?,
             mps: switch("CGPU_SIM_MPS")?,
+            numa_node: match get("CGPU_SIM_NUMA_NODE") {
+                None => figures.numa_node,
+                Some(text) => numa_node(&text)?,
+            },
             host_pids: switch("CGPU_SIM_HOST_PIDS")?,
             noise: millionths("CGPU_SIM_NOISE", 100.0)?,
             corun: millionths("CGPU_SIM_CORUN", 1_000.0)?,
@@ -273,6 +280,15 @@ fn default_state() -> PathBuf {
 pub(crate) fn seed(text: &str) -> Result<u64, Error> {
     text.parse()
         .map_err(|_| Error::Settings(format!("CGPU_SIM_SEED={text}: expected a whole number")))
+}
+
+fn numa_node(text: &str) -> Result<u64, Error> {
+    match text.parse() {
+        Ok(node @ 0..=1_000) => Ok(node),
+        _ => Err(Error::Settings(format!(
+            "CGPU_SIM_NUMA_NODE={text}: expected a node from 1 to 1000, or 0 for none"
+        ))),
+    }
 }
 
 fn clock_rate(text: &str) -> Result<ClockRate, Error> {
@@ -326,6 +342,7 @@ mod tests {
             ("CGPU_SIM_WINDOW_MS", "1000"),
             ("CGPU_SIM_NVML_INIT_MS", "0"),
             ("CGPU_SIM_MPS", "1"),
+            ("CGPU_SIM_NUMA_NODE", "2"),
             ("CGPU_SIM_NOISE", "1.5"),
             ("CGPU_SIM_CORUN", "10"),
             ("CGPU_SIM_CLOCK_PPM", "-12.5"),
@@ -342,6 +359,7 @@ mod tests {
             (settings.figures.mps, settings.figures.noise, settings.figures.corun),
             (1, 15_000, 100_000)
         );
+        assert_eq!(settings.figures.numa_node, 2);
         assert_eq!(settings.figures.window, Nanos::from_millis(1_000));
         assert_eq!(settings.figures.clock_rate, ClockRate(-12_500));
         assert_eq!(settings.figures.attaching, Nanos::ZERO);
@@ -359,6 +377,7 @@ mod tests {
             ("CGPU_SIM_WINDOW_MS", "0"),
             ("CGPU_SIM_NVML_INIT_MS", "60001"),
             ("CGPU_SIM_MPS", "yes"),
+            ("CGPU_SIM_NUMA_NODE", "-1"),
             ("CGPU_SIM_HOST_PIDS", "2"),
             ("CGPU_SIM_NOISE", "-1"),
             ("CGPU_SIM_CORUN", "lots"),

@@ -7,6 +7,7 @@ use crate::argument::{In, Out};
 use crate::attribute;
 use crate::call::Call;
 use crate::driver::count;
+use crate::location::node_of;
 
 pub(crate) fn cuDeviceGetCount(call: &Call, count: Out<c_int>) -> Answer {
     let gpus = call.driver()?.visible.count();
@@ -63,7 +64,11 @@ pub(crate) fn cuDeviceGetAttribute(
     let driver = call.driver()?;
     let pi = pi.required()?;
     let gpu = driver.gpu(dev)?;
-    pi.put(attribute::value(attrib, driver.spec(dev)?, gpu).ok_or(INVALID_VALUE)?)?;
+    pi.put(match (attrib, node_of(driver, gpu)) {
+        (CU_DEVICE_ATTRIBUTE_NUMA_CONFIG, Some(_)) => CU_DEVICE_NUMA_CONFIG_NUMA_NODE.cast_signed(),
+        (CU_DEVICE_ATTRIBUTE_NUMA_ID, Some(node)) => node,
+        _ => attribute::value(attrib, driver.spec(dev)?, gpu).ok_or(INVALID_VALUE)?,
+    })?;
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use crate::answer::{Answer, INVALID_VALUE, NOT_SUPPORTED};
 use crate::driver::Driver;
 
 /// Returns the place on a GPU that a location names. The only domain of a GPU is the whole GPU.
-/// Host locations are valid for handles only (`physical`).
+/// Other locations on the host are valid for handles only (`physical`).
 pub(crate) fn site_of(driver: &Driver, location: CUmemLocation) -> Answer<Site> {
     match location.kind {
         CU_MEM_LOCATION_TYPE_DEVICE => Ok(driver.gpu(location.id)?.into()),
@@ -21,11 +21,23 @@ pub(crate) fn site_of(driver: &Driver, location: CUmemLocation) -> Answer<Site> 
                 _ => Err(INVALID_VALUE),
             }
         }
-        CU_MEM_LOCATION_TYPE_HOST
-        | CU_MEM_LOCATION_TYPE_HOST_NUMA
-        | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Err(NOT_SUPPORTED),
+        CU_MEM_LOCATION_TYPE_HOST_NUMA => {
+            gpu_of_node(driver, location.id).map(Site::from).ok_or(NOT_SUPPORTED)
+        }
+        CU_MEM_LOCATION_TYPE_HOST | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Err(NOT_SUPPORTED),
         _ => Err(INVALID_VALUE),
     }
+}
+
+/// Returns the NUMA node of a GPU's memory, if it is one.
+pub(crate) fn node_of(driver: &Driver, gpu: usize) -> Option<c_int> {
+    let first = driver.machine.figures().numa_node;
+    (first > 0).then(|| c_int::try_from(first + gpu as u64).unwrap_or(-1))
+}
+
+/// Returns the GPU whose memory is a NUMA node.
+pub(crate) fn gpu_of_node(driver: &Driver, node: c_int) -> Option<usize> {
+    (0..driver.machine.gpus().len()).find(|gpu| node_of(driver, *gpu) == Some(node))
 }
 
 /// Returns the GPU that a location names; a domain is refused.

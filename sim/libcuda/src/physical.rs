@@ -11,7 +11,7 @@ use crate::answer::{Answer, INVALID_VALUE, NOT_SUPPORTED};
 use crate::argument::{In, Out};
 use crate::call::Call;
 use crate::driver::{Driver, count, lock};
-use crate::location::{location_of, site_of};
+use crate::location::{gpu_of_node, location_of, site_of};
 use crate::share::{handle_types, sendable};
 
 /// Usage flag of memory for tiles of sparse arrays.
@@ -36,9 +36,12 @@ fn place_of(driver: &Driver, location: CUmemLocation) -> Answer<PhysicalPlace> {
         CU_MEM_LOCATION_TYPE_HOST | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => {
             Ok(PhysicalPlace::Host)
         }
-        // The host has one NUMA node.
+        // The host itself has one NUMA node.
         CU_MEM_LOCATION_TYPE_HOST_NUMA if location.id == 0 => Ok(PhysicalPlace::Host),
-        CU_MEM_LOCATION_TYPE_HOST_NUMA => Err(INVALID_VALUE),
+        CU_MEM_LOCATION_TYPE_HOST_NUMA => {
+            let gpu = gpu_of_node(driver, location.id).ok_or(INVALID_VALUE)?;
+            Ok(PhysicalPlace::On(gpu.into()))
+        }
         _ => Ok(PhysicalPlace::On(site_of(driver, location)?)),
     }
 }

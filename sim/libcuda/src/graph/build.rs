@@ -181,14 +181,15 @@ pub(super) fn allocation(
     {
         return Err(NOT_SUPPORTED);
     }
+    let site = location::site_of(driver, props.location)?;
     // Not simulated in a locality domain.
-    if location::site_of(driver, props.location)?.domain.is_some() {
+    if site.domain.is_some() {
         return Err(NOT_SUPPORTED);
     }
     // SAFETY: the program gives the number of descriptors; they are valid for the call.
     let access: In<CUmemAccessDesc> = unsafe { In::received(params.access_descs) };
     let access = access.read_all(params.access_desc_count)?;
-    Reservation::new(driver, params.bytesize as u64, props.location.id, access)
+    Reservation::new(driver, params.bytesize as u64, driver.device(site.gpu), access)
 }
 
 pub(crate) fn cuGraphCreate(call: &Call, graph: Out<CUgraph>, flags: c_uint) -> Answer {
