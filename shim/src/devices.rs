@@ -1,8 +1,11 @@
 //! The driver's devices in this process, and the container's GPU of each.
 
+use core::ffi::c_int;
+
 use cgpu_abi::types::{CUcontext, CUdevice};
 use cgpu_memory::{DeviceIndex, Tenant};
 use cgpu_shm::atomic::{AtomicUsize, Ordering::Relaxed};
+use cgpu_shm::host_memory::Nodes;
 
 /// The driver's ordinal of a device in this process (`CUdevice`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,6 +14,7 @@ pub(crate) struct DriverOrdinal(pub(crate) CUdevice);
 /// The accounted GPU of each of the driver's devices, by ordinal.
 pub(crate) struct Devices {
     devices: Vec<Device>,
+    host: Nodes,
 }
 
 struct Device {
@@ -20,10 +24,17 @@ struct Device {
 }
 
 impl Devices {
-    pub(crate) const NONE: &Devices = &Devices { devices: Vec::new() };
+    pub(crate) const NONE: &Devices = &Devices { devices: Vec::new(), host: Nodes::NONE };
 
-    pub(crate) fn new(gpus: impl Iterator<Item = Option<DeviceIndex>>) -> Devices {
-        Devices { devices: gpus.map(|gpu| Device { gpu, primary: AtomicUsize::new(0) }).collect() }
+    /// `host`: the NUMA nodes whose memory is certainly the host's.
+    pub(crate) fn new(gpus: impl Iterator<Item = Option<DeviceIndex>>, host: Nodes) -> Devices {
+        let devices = gpus.map(|gpu| Device { gpu, primary: AtomicUsize::new(0) }).collect();
+        Devices { devices, host }
+    }
+
+    /// Returns whether a NUMA node's memory is the host's, and not perhaps a GPU's.
+    pub(crate) fn is_host(&self, node: c_int) -> bool {
+        u32::try_from(node).is_ok_and(|node| self.host.contains(node))
     }
 
     /// Returns the GPU of a device; none: not shared, or no such device.

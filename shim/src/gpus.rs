@@ -1,17 +1,24 @@
 //! The physical GPUs, as NVML and the driver list them.
 
 use core::ffi::{CStr, c_int, c_uint};
+use std::path::Path;
 
 use cgpu_abi::nvml_types::{nvmlDevice_t, nvmlMemory_t, nvmlPciInfo_t, nvmlReturn_t};
 use cgpu_abi::types::{CUdevice_attribute, CUresult};
 use cgpu_memory::{Bytes, Found, GpuInfo, MonitorInventory, System, Tenant, Uuid};
+use cgpu_shm::host_memory::Nodes;
+use tracing::info;
 
 use crate::devices::{Devices, DriverOrdinal};
 use crate::state::Trigger;
 use crate::{driver, nvml, nvml_uses};
 
 pub(crate) fn devices_of(tenant: &Tenant) -> Devices {
-    Devices::new(devices().map(|device| tenant.gpu(driver_uuid(device)?)))
+    let host = Nodes::with_processors(Path::new("/")).unwrap_or_else(|error| {
+        info!("the host's NUMA nodes are unknown, so memory of any node is refused: {error}");
+        Nodes::NONE
+    });
+    Devices::new(devices().map(|device| tenant.gpu(driver_uuid(device)?)), host)
 }
 
 /// Returns all GPUs: as the monitor or an earlier process of the container has reported; else from

@@ -4,6 +4,7 @@
 use core::ptr;
 use std::collections::TryReserveError;
 
+use cgpu_abi::Role;
 use cgpu_abi::types::*;
 use cgpu_memory::{
     Address, Bodies, Bytes, DeviceIndex, Footprint, NodeId, PoolDriver, PoolId, Tenant,
@@ -12,7 +13,7 @@ use cgpu_shm::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::devices::DriverOrdinal;
 use crate::order::RelaxedCapture;
-use crate::pools::Source;
+use crate::source::Source;
 use crate::{driver, process};
 
 /// Whether a graph of this process, or of a parent before a fork, may ever have allocated. Until
@@ -75,8 +76,8 @@ fn attribute(pool: PoolId, name: CUgraphMem_attribute) -> Option<Bytes> {
 
 /// Reason why a graph is not instantiated.
 pub(crate) enum UnsupportedGraph {
-    /// It allocates managed memory.
-    Managed,
+    /// It allocates memory that is refused.
+    Memory(Role),
     /// There is no host memory to inspect it.
     NoHostMemory,
 }
@@ -168,7 +169,7 @@ fn allocation(
     match Source::of(tenant, wanted.pool_props.alloc_type, wanted.pool_props.location) {
         Source::Gpu(gpu) => Ok(Some((gpu, wanted))),
         Source::Elsewhere => Ok(None),
-        Source::Managed => Err(UnsupportedGraph::Managed),
+        Source::Refused(role) => Err(UnsupportedGraph::Memory(role)),
     }
 }
 

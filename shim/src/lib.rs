@@ -18,6 +18,7 @@
 //! | [`current`] | the context of the calling thread |
 //! | [`captures`] | captures that one of our calls could break |
 //! | [`pools`], [`graphs`] | pools, and allocations of graphs, as the driver shows them |
+//! | [`source`] | what memory at a location is charged to |
 //! | [`gpus`] | the physical GPUs |
 //! | [`namespace`] | the PID namespace of this process |
 //! | [`state`] | state of this process, across forks |
@@ -60,4 +61,5 @@ mod nvml_uses;
 mod order;
 mod pools;
 mod process;
+mod source;
 mod state;

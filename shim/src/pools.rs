@@ -4,13 +4,14 @@ use core::ffi::c_void;
 use core::ptr;
 
 use cgpu_abi::types::*;
-use cgpu_memory::{Bytes, ContextId, DeviceIndex, PoolDriver, PoolId, Tenant};
+use cgpu_memory::{Bytes, ContextId, PoolDriver, PoolId, Tenant};
 
 use crate::current::current_device;
 use crate::devices::DriverOrdinal;
 use crate::driver;
 use crate::order::{Order, RelaxedCapture};
 use crate::process;
+use crate::source::Source;
 
 #[derive(Debug)]
 pub(crate) struct Driver;
@@ -37,59 +38,23 @@ impl PoolDriver for Driver {
     }
 }
 
-/// The memory that a pool allocates from.
-pub(crate) enum Source {
-    Gpu(DeviceIndex),
-    /// The host, or a GPU that is not shared.
-    Elsewhere,
-    Managed,
-}
-
-impl Source {
-    pub(crate) fn of(
-        tenant: &Tenant,
-        kind: CUmemAllocationType,
-        location: CUmemLocation,
-    ) -> Source {
-        let gpu = |device| {
-            process::devices(tenant)
-                .gpu(DriverOrdinal(device))
-                .map_or(Source::Elsewhere, Source::Gpu)
-        };
-        match location.kind {
-            _ if kind == CU_MEM_ALLOCATION_TYPE_MANAGED => Source::Managed,
-            CU_MEM_LOCATION_TYPE_DEVICE => gpu(location.id),
-            // A part of a GPU: the lowest byte is the ordinal.
-            CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => gpu(location.id & 0xff),
-            _ => Source::Elsewhere,
-        }
+/// Determines the source of a pool whose creation was not seen: a default pool, or one that a
+/// runtime created by internal calls. Drivers before 13.0 do not tell; then it counts as one of
+/// the device `asking`.
+pub(crate) fn source(tenant: &Tenant, pool: CUmemoryPool, asking: DriverOrdinal) -> Source {
+    let devices = process::devices(tenant);
+    if let Some(device) = devices.all().find(|device| default_pool(*device) == Some(pool)) {
+        return devices.gpu(device).map_or(Source::Elsewhere, Source::Gpu);
     }
-
-    /// Determines the source of a pool whose creation was not seen: a default pool, or one that a
-    /// runtime created by internal calls. Drivers before 13.0 do not tell; then it counts as one of
-    /// the device `asking`.
-    pub(crate) fn learn(tenant: &Tenant, pool: CUmemoryPool, asking: DriverOrdinal) -> Source {
-        let devices = process::devices(tenant);
-        if let Some(device) = devices.all().find(|device| default_pool(*device) == Some(pool)) {
-            return devices.gpu(device).map_or(Source::Elsewhere, Source::Gpu);
-        }
-        let number = |name| attribute(pool, name).and_then(|value| u32::try_from(value).ok());
-        let kind = number(CU_MEMPOOL_ATTR_ALLOCATION_TYPE).unwrap_or(CU_MEM_ALLOCATION_TYPE_PINNED);
-        let location = CUmemLocation {
-            kind: number(CU_MEMPOOL_ATTR_LOCATION_TYPE).unwrap_or(CU_MEM_LOCATION_TYPE_DEVICE),
-            id: number(CU_MEMPOOL_ATTR_LOCATION_ID)
-                .and_then(|id| id.try_into().ok())
-                .unwrap_or(asking.0),
-        };
-        Source::of(tenant, kind, location)
-    }
-
-    pub(crate) fn gpu(&self) -> Option<DeviceIndex> {
-        match *self {
-            Source::Gpu(gpu) => Some(gpu),
-            Source::Elsewhere | Source::Managed => None,
-        }
-    }
+    let number = |name| attribute(pool, name).and_then(|value| u32::try_from(value).ok());
+    let kind = number(CU_MEMPOOL_ATTR_ALLOCATION_TYPE).unwrap_or(CU_MEM_ALLOCATION_TYPE_PINNED);
+    let location = CUmemLocation {
+        kind: number(CU_MEMPOOL_ATTR_LOCATION_TYPE).unwrap_or(CU_MEM_LOCATION_TYPE_DEVICE),
+        id: number(CU_MEMPOOL_ATTR_LOCATION_ID)
+            .and_then(|id| id.try_into().ok())
+            .unwrap_or(asking.0),
+    };
+    Source::of(tenant, kind, location)
 }
 
 pub(crate) fn default_pool(device: DriverOrdinal) -> Option<CUmemoryPool> {

@@ -19,6 +19,7 @@
 //! | [`grant`], [`devices`] | the monitor's page: reader and writer; the host's devices |
 //! | [`snapshot`], [`intervals`] | the container's page, as the monitor copies it |
 //! | [`grant_snapshot`] | the monitor's page, copied for display |
+//! | [`host_memory`] | memory of the host that can be a GPU's |
 //! | [`peer`] | the user at the other end of a socket |
 //! | [`limits`], [`paths`], [`uuid`] | a container's limits, file locations, GPU names |
 //! | [`reason`] | the counted reasons of refusals and notices |
@@ -73,6 +74,8 @@ pub mod gpus;
 pub mod grant;
 #[cfg(not(loom))]
 pub mod grant_snapshot;
+#[cfg(not(loom))]
+pub mod host_memory;
 #[cfg(not(loom))]
 pub mod intervals;
 #[cfg(not(loom))]

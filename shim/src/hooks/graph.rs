@@ -3,7 +3,6 @@
 //!
 //! In a process whose graphs never allocate, this costs one load in each of these calls.
 
-use cgpu_abi::Role;
 use cgpu_abi::types::*;
 use cgpu_memory::{Footprint, GraphId, Graphs, PoolDriver, PoolError, PoolId, Submission, Tenant};
 
@@ -295,7 +294,7 @@ fn send(
 
 fn refuse_graph(unsupported: UnsupportedGraph, call: impl FnOnce() -> CUresult) -> CUresult {
     match unsupported {
-        UnsupportedGraph::Managed => refuse(Role::Managed, call),
+        UnsupportedGraph::Memory(role) => refuse(role, call),
         UnsupportedGraph::NoHostMemory => CUresult::ERROR_OUT_OF_MEMORY,
     }
 }

@@ -1,11 +1,10 @@
 //! Nodes of graphs: those that allocate, and the bodies of conditional ones.
 
-use cgpu_abi::Role;
 use cgpu_abi::types::*;
 use cgpu_memory::{Bodies, NodeId};
 
 use super::answer::refuse;
-use crate::pools::Source;
+use crate::source::Source;
 use crate::{driver, graphs, process};
 
 hooks! { call;
@@ -41,9 +40,10 @@ hooks! { call;
 fn allocate(properties: Option<CUmemPoolProps>, call: impl FnOnce() -> CUresult) -> CUresult {
     let tenant = tenant_or_return!(call());
     if let Some(properties) = properties
-        && let Source::Managed = Source::of(tenant, properties.alloc_type, properties.location)
+        && let Source::Refused(role) =
+            Source::of(tenant, properties.alloc_type, properties.location)
     {
-        return refuse(Role::Managed, call);
+        return refuse(role, call);
     }
     graphs::will_allocate();
     call()

@@ -1,25 +1,14 @@
 //! Physical memory behind handles: charged to its GPU as long as a handle or a mapping refers to
 //! it.
 
-use cgpu_abi::Role;
 use cgpu_abi::types::*;
-use cgpu_memory::{Address, Bytes, DeviceIndex, PhysicalHandle, PoolId, Reason, Reference, Tenant};
+use cgpu_memory::{Address, Bytes, PhysicalHandle, PoolId, Reason, Reference};
 
 use super::answer::{denied, recorded, refuse};
 use super::ipc;
 use super::memory::call_retrying;
-use crate::devices::DriverOrdinal;
-use crate::process;
-use crate::{driver, pools};
-
-/// What is charged for memory at a location.
-enum ChargedTo {
-    Gpu(DeviceIndex),
-    /// Nothing: it is the host's or an unshared GPU's, or it cannot exist and the driver says so.
-    None,
-    /// Unknown, or not allowed.
-    Unknown(Role),
-}
+use crate::source::Source;
+use crate::{driver, pools, process};
 
 /// Charged to the GPU of its location, whatever context is current.
 pub(crate) unsafe fn cuMemCreate(
@@ -37,8 +26,9 @@ pub(crate) unsafe fn cuMemCreate(
     // SAFETY: read after the driver has succeeded, so it has written there.
     let made = || PhysicalHandle(unsafe { handle.read() });
     // SAFETY: not null, so the program's own record, which the driver would read as well.
-    match charged_to(tenant, &unsafe { prop.read() }) {
-        ChargedTo::Gpu(gpu) => {
+    let wanted = unsafe { prop.read() };
+    match Source::of(tenant, wanted.kind, wanted.location) {
+        Source::Gpu(gpu) => {
             let charge = match tenant.charge(gpu, Bytes(size as u64)) {
                 Ok(charge) => charge,
                 Err(over) => return denied(over),
@@ -49,14 +39,14 @@ pub(crate) unsafe fn cuMemCreate(
             }
             answer
         }
-        ChargedTo::None => {
+        Source::Elsewhere => {
             let answer = call();
             if answer == CUresult::SUCCESS {
                 tenant.physical().created_free(made());
             }
             answer
         }
-        ChargedTo::Unknown(role) => refuse(role, call),
+        Source::Refused(role) => refuse(role, call),
     }
 }
 
@@ -182,29 +172,4 @@ pub(crate) unsafe fn cuMemImportFromShareableHandle(
 
 fn reference(handle: CUmemGenericAllocationHandle) -> Option<Reference<'static>> {
     process::tenant()?.physical().reference(PhysicalHandle(handle))
-}
-
-fn charged_to(tenant: &Tenant, prop: &CUmemAllocationProp) -> ChargedTo {
-    if prop.kind == CU_MEM_ALLOCATION_TYPE_MANAGED {
-        return ChargedTo::Unknown(Role::Managed);
-    }
-    let device = match prop.location.kind {
-        CU_MEM_LOCATION_TYPE_DEVICE => prop.location.id,
-        // The device is the first byte of a record of two; the second is the domain.
-        CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => {
-            CUdevice::from(prop.location.id.to_ne_bytes()[0])
-        }
-        CU_MEM_LOCATION_TYPE_HOST
-        | CU_MEM_LOCATION_TYPE_HOST_NUMA
-        | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT
-        | CU_MEM_LOCATION_TYPE_INVALID => return ChargedTo::None,
-        _ => return ChargedTo::Unknown(Role::Allocates),
-    };
-    match process::devices(tenant).gpu(DriverOrdinal(device)) {
-        Some(gpu) => ChargedTo::Gpu(gpu),
-        None => {
-            tenant.count(Reason::NativeGpu);
-            ChargedTo::None
-        }
-    }
 }

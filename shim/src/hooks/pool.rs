@@ -12,9 +12,9 @@ use super::answer::{denied, recorded, refuse};
 use super::ipc::open;
 use super::memory::call_retrying_on;
 use crate::order::{Order, RelaxedCapture};
-use crate::pools::{self, Driver, Source};
-use crate::process;
-use crate::{boundary, driver, graphs};
+use crate::pools::{self, Driver};
+use crate::source::Source;
+use crate::{boundary, driver, graphs, process};
 
 hooks! { call, order;
     // Allocates from the current pool of the stream's device.
@@ -52,8 +52,8 @@ pub(crate) unsafe fn cuMemPoolCreate(
     // SAFETY: not null, so the program's own record, which the driver would read as well.
     let wanted = unsafe { properties.read() };
     let source = Source::of(tenant, wanted.alloc_type, wanted.location);
-    if let Source::Managed = source {
-        return refuse(Role::Managed, call);
+    if let Source::Refused(role) = source {
+        return refuse(role, call);
     }
     let answer = call();
     if answer == CUresult::SUCCESS {
@@ -217,8 +217,8 @@ unsafe fn allocate(
             Err(PoolError::Driver(answer)) => return answer,
             Err(PoolError::Denied(over)) => return denied(over),
             Err(PoolError::Destroyed) => return CUresult::ERROR_INVALID_VALUE,
-            Err(PoolError::Unknown) => match Source::learn(tenant, pool, device) {
-                Source::Managed => return refuse(Role::Managed, call),
+            Err(PoolError::Unknown) => match pools::source(tenant, pool, device) {
+                Source::Refused(role) => return refuse(role, call),
                 source if tenant.pools().adopt(PoolId(pool.0), source.gpu(), &Driver) => {}
                 _ => return CUresult::ERROR_OUT_OF_MEMORY,
             },
@@ -239,8 +239,8 @@ fn record(
     {
         let _unbound = RelaxedCapture::begin();
         let device = pools::device_of(tenant, order.stream()).unwrap_or_default();
-        if let Source::Managed = Source::learn(tenant, pool, device) {
-            return refuse(Role::Managed, call);
+        if let Source::Refused(role) = pools::source(tenant, pool, device) {
+            return refuse(role, call);
         }
     }
     graphs::will_allocate();

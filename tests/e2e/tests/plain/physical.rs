@@ -1,6 +1,8 @@
 //! Physical memory behind handles, and arrays: charged by their size, however they are held and
 //! released.
 
+use std::process::Command;
+
 use cgpu_e2e::{Child, Container, Fixture, MIB, Outcome};
 
 const GPU: &str = "A10:4096";
@@ -70,6 +72,35 @@ fn host_memory_is_not_charged() {
     let mut command = fixture.program_in(&fixture.limited("a", LIMIT_MIB), "host_location");
     command.arg("limited").env("CGPU_SIM_DRIVER", "13050");
     Outcome::of(command).silent();
+}
+
+/// On a host with coherent GPUs, memory of such a node was the GPU's and charged to no container.
+#[test]
+fn memory_of_a_gpus_numa_node_is_refused() {
+    // No host has so many nodes.
+    const NODE: &str = "900";
+    let run = |mut command: Command| {
+        command.env("CGPU_SIM_NUMA_NODE", NODE).env("CGPU_SIM_DRIVER", "13050");
+        Outcome::of(command).silent()
+    };
+    let fixture = Fixture::new(GPU);
+    let mut native = fixture.program("numa_node");
+    native.arg(NODE);
+    assert_eq!(run(native).number("taken"), 128 * MIB);
+
+    let fixture = Fixture::new(GPU);
+    let container = fixture.limited("a", LIMIT_MIB);
+    let log = fixture.path("log");
+    let mut limited = fixture.program_in(&container, "numa_node");
+    limited.args([NODE, "limited"]).env("CGPU_LOG", "warn").env("CGPU_LOG_FILE", &log);
+    let limited = run(limited);
+    assert_eq!(limited.number("taken"), 0);
+    assert_eq!(counted(&fixture, &container, "unsupported"), 4);
+    // The host's own nodes are known by this file.
+    let host = std::fs::exists("/sys/devices/system/node/has_cpu").expect("sysfs");
+    assert_eq!(limited.json()["host"], host);
+    let log = std::fs::read_to_string(log).expect("a log");
+    assert!(log.contains("NUMA node 900"), "{log}");
 }
 
 #[test]
