@@ -22,6 +22,7 @@ mod causes;
 mod container;
 mod elf;
 mod host;
+pub(crate) mod host_memory;
 mod kubernetes;
 mod preload;
 mod process;
@@ -84,7 +85,7 @@ fn examine(arguments: &Arguments, findings: &mut Findings) -> Result<()> {
         return process::examine(pid, findings);
     }
     if let Some(name) = &arguments.container {
-        return host::examine(&arguments.root.path()?, Some(name), findings);
+        return examine_host(&arguments.root.path()?, Some(name), findings);
     }
     let view = View::own()?;
     let has_part = has_part(&view);
@@ -112,7 +113,12 @@ fn examine(arguments: &Arguments, findings: &mut Findings) -> Result<()> {
     if let Some(folder) = folder {
         container::check_files(&view, &folder, "this container", findings);
     }
-    root.map_or(Ok(()), |root| host::examine(&root, None, findings))
+    root.map_or(Ok(()), |root| examine_host(&root, None, findings))
+}
+
+fn examine_host(root: &Path, only: Option<&str>, findings: &mut Findings) -> Result<()> {
+    host_memory::check(Path::new("/"), findings);
+    host::examine(root, only, findings)
 }
 
 /// Returns whether the environment requests a part of a GPU.

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 
+use crate::doctor::host_memory;
 use crate::{Failure, check_config, output};
 
 mod containerd;
@@ -183,6 +184,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         eprintln!("cgpu: no container with a slice will start: {error}");
     }
     output::write(format_args!("{}\n", engine.advice()))?;
+    // Never set here: the options change how all programs of the host use memory.
+    let notes = if arguments.undo { Vec::new() } else { host_memory::advice(Path::new("/")) };
+    for note in notes {
+        output::write(format_args!("note: {note}\n"))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

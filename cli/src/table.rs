@@ -186,8 +186,9 @@ fn row(left: [String; 2], right: [String; 9]) -> Row {
 
 /// Returns a line for each problem.
 pub(crate) fn warnings(status: &Status) -> Vec<String> {
-    let mut lines: Vec<String> =
-        status.warnings.iter().map(|line| format!("monitor: {}", printable(line))).collect();
+    let of_monitor = status.warnings.iter().map(|line| format!("monitor: {}", printable(line)));
+    let of_host = status.host_memory.iter().map(|line| format!("host: {}", printable(line)));
+    let mut lines: Vec<String> = of_monitor.chain(of_host).collect();
     for container in &status.containers {
         let name = printable(&container.name);
         if let Some(message) = &container.refused {

@@ -237,6 +237,9 @@ pub struct Status {
     /// Warnings about the monitor itself: refused settings, a control tree that is not mounted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// Memory of the host that can be a GPU's, where no limit counts it: a message for each kind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub host_memory: Vec<String>,
     /// The GPUs in NVML's order, then those that only containers name.
     pub gpus: Vec<GpuStatus>,
     /// The containers, by id.

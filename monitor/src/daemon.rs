@@ -15,7 +15,7 @@ use crate::control::socket::Socket;
 use crate::control::tree::Tree;
 use crate::control::tree::channel::{self, RequestSender};
 use crate::host::{FileWorkers, Host};
-use crate::probe::Prober;
+use crate::probe::{Paths, Prober};
 use crate::service;
 use crate::settings::{Found, Settings};
 use crate::upgrade::UpgradeState;
@@ -52,7 +52,8 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
         Found::Refused(message) => (Settings::default(), Some(message)),
     };
     let files = FileWorkers::start().context("cannot start the threads for containers' files")?;
-    let prober = Prober::start(config.nvml.clone(), config.state.clone(), files.closer())
+    let (nvml, state) = (config.nvml.clone(), config.state.clone());
+    let prober = Prober::start(Paths { nvml, state, host: "/".into() }, files.closer())
         .context("cannot start the prober thread")?;
     let mut host = Host::new(config, settings, prober, files, Monotonic.now());
     host.warn(refused);

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use cgpu_shm::host_memory::Exposure;
 use cgpu_shm::units::{Nanos, SlotIndex};
 
 mod arrivals;
@@ -54,6 +55,8 @@ pub(crate) struct Host {
     pub(crate) start: Start,
     /// Warnings for users, shown in the status.
     pub(crate) warnings: Vec<String>,
+    /// Host memory that can be a GPU's, as last found.
+    pub(crate) exposures: Vec<Exposure>,
     /// Time of the last sample; none: NVML does not answer.
     pub(crate) sampled: Option<Nanos>,
     /// All devices of the host, and when they were sampled.
@@ -128,6 +131,7 @@ impl Host {
             settings,
             start: config.start.clone(),
             warnings: Vec::new(),
+            exposures: Vec::new(),
             sampled: None,
             inventory: None,
             device_list: device_list::DeviceList::default(),

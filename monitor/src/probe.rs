@@ -8,7 +8,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -21,6 +21,7 @@ use cgpu_inventory::Unknown;
 use cgpu_inventory::health::HealthCheck;
 use cgpu_shm::atomic::{AtomicBool, Ordering};
 use cgpu_shm::clock::{Clock, Monotonic, thread_cpu};
+use cgpu_shm::host_memory::{Exposure, exposures};
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
 use nvml_wrapper::Nvml;
@@ -97,6 +98,8 @@ pub(crate) enum ProbeResult {
     Found(Search, Vec<(SlotProcess, Option<FoundProcess>)>, Nanos),
     /// A process was ended, or the reason why not.
     Ended(Order, Result<(), String>),
+    /// Host memory that can be a GPU's has changed.
+    HostMemory(Vec<Exposure>),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -180,6 +183,17 @@ pub(crate) struct BusyProcesses {
 /// Processes on a GPU by host process id, with what the driver holds for each, as far as NVML says.
 pub(crate) type Processes = Option<BTreeMap<u32, Option<Bytes>>>;
 
+/// What the prober reads.
+#[derive(Debug)]
+pub(crate) struct Paths {
+    /// The library NVML.
+    pub(crate) nvml: String,
+    /// The folder of the settings.
+    pub(crate) state: PathBuf,
+    /// The root of the file system with the kernel's `sys` and `proc`.
+    pub(crate) host: PathBuf,
+}
+
 /// The daemon's end of the two channels.
 #[derive(Debug)]
 pub(crate) struct Prober {
@@ -193,6 +207,9 @@ const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Shortest interval, for samples that processes cause when they start and exit.
 const MIN_SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 const NVML_RETRY_INTERVAL: Duration = Duration::from_secs(2);
+/// Interval between two checks for host memory that can be a GPU's. It changes when a module is
+/// loaded or a GPU is first used.
+const HOST_MEMORY_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Prober {
     /// Starts the thread. It ends with this [`Prober`]. `close` closes containers' files.
@@ -200,8 +217,7 @@ impl Prober {
     /// # Errors
     /// When no thread can be created.
     pub(crate) fn start(
-        library: String,
-        state: PathBuf,
+        paths: Paths,
         close: impl Fn(Box<dyn Any + Send>) + Send + 'static,
     ) -> io::Result<Self> {
         let sampler = LedgerSampler::new(Box::new(close));
@@ -210,10 +226,10 @@ impl Prober {
         let pending = Arc::new(Pending::default());
         let known = Arc::clone(&pending);
         let (opened, listened) = channel();
-        let reports = errors::listen(library.clone(), listened)?;
+        let reports = errors::listen(paths.nvml.clone(), listened)?;
         thread::Builder::new()
             .name("prober".into())
-            .spawn(move || run(&inbox, &outbox, &library, &opened, &state, &known, sampler))?;
+            .spawn(move || run(&inbox, &outbox, &paths, &opened, &known, sampler))?;
         Ok(Self { requests, results, pending, reports })
     }
 
@@ -273,9 +289,8 @@ impl Prober {
 fn run(
     requests: &Receiver<ProbeRequest>,
     results: &Sender<ProbeResult>,
-    name: &str,
+    Paths { nvml: name, state, host }: &Paths,
     opened: &Sender<Weak<Nvml>>,
-    state: &Path,
     pending: &Pending,
     mut sampler: LedgerSampler,
 ) {
@@ -293,6 +308,7 @@ fn run(
     }
     let (mut sampled, mut due) = (Instant::now(), Instant::now());
     let (mut identities, mut maps) = (Vec::new(), Maps::default());
+    let (mut exposed, mut examined) = (Vec::new(), None::<Instant>);
     loop {
         if Instant::now() >= due {
             if library.is_err() && tried.elapsed() >= NVML_RETRY_INTERVAL {
@@ -325,6 +341,14 @@ fn run(
             });
             if results.send(ProbeResult::Sampled(sample)).is_err() {
                 return;
+            }
+            if examined.is_none_or(|at| at.elapsed() >= HOST_MEMORY_INTERVAL) {
+                let found = exposures(host);
+                if found != exposed && results.send(ProbeResult::HostMemory(found.clone())).is_err()
+                {
+                    return;
+                }
+                (exposed, examined) = (found, Some(Instant::now()));
             }
             sampled = Instant::now();
             due = sampled + SAMPLE_INTERVAL;
@@ -405,6 +429,9 @@ fn identify(mut sample: Sample, identities: &[ContainerIdentity], maps: &mut Map
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -422,11 +449,35 @@ mod tests {
         assert_eq!(inbox.try_iter().count(), 4);
     }
 
+    fn prober(directory: &Path) -> Prober {
+        let paths = Paths {
+            nvml: "libno-such-nvml.so".into(),
+            state: directory.join("state"),
+            host: directory.join("host"),
+        };
+        Prober::start(paths, drop).unwrap()
+    }
+
+    #[test]
+    fn host_memory_that_can_be_a_gpus_is_reported_after_the_sample() {
+        let directory = tempfile::tempdir().unwrap();
+        let parameters = directory.path().join("host/sys/module/nvidia_uvm/parameters");
+        fs::create_dir_all(&parameters).unwrap();
+        fs::write(parameters.join("uvm_disable_hmm"), "N\n").unwrap();
+        let prober = prober(directory.path());
+        let result = || prober.results.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(matches!(result(), ProbeResult::Sampled(None)));
+        let ProbeResult::HostMemory(found) = result() else { panic!("no finding") };
+        assert_eq!(found, [Exposure::Hmm]);
+        // Once: the next result is a sample.
+        prober.sample();
+        assert!(matches!(result(), ProbeResult::Sampled(None)));
+    }
+
     #[test]
     fn prober_without_nvml_reports_so_and_goes_on() {
         let state = tempfile::tempdir().unwrap();
-        let prober =
-            Prober::start("libno-such-nvml.so".into(), state.path().join("state"), drop).unwrap();
+        let prober = prober(state.path());
         let result = prober.results.recv_timeout(Duration::from_secs(60)).unwrap();
         assert!(matches!(result, ProbeResult::Sampled(None)));
         Settings::default().save(&state.path().join("state")).unwrap();

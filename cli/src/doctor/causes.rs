@@ -148,6 +148,12 @@ cgpu_diagnosis::causes! {
     LimitsUnverified, Memory, Wrong, "limits_unverified",
         "NVML does not report what the containers hold of a GPU: only their own accounting is compared with their limits.",
         "Run the monitor in the host's PID namespace. Some MIG and WSL drivers have no such figures: do not give those GPUs to tenants that you do not trust.";
+    Hmm, Memory, Wrong, "hmm",
+        "HMM is on: a kernel that uses memory of plain malloc can move it to the GPU, where no limit counts it.",
+        "Write `options nvidia_uvm uvm_disable_hmm=1` into a file in /etc/modprobe.d, and restart the host. Kernels can then no longer use memory of plain malloc.";
+    GpuNumaNode, Memory, Wrong, "gpu_numa_node",
+        "The GPU's memory is a NUMA node of the host: programs and the kernel can place host memory there, where no limit counts it.",
+        "Write `options nvidia NVreg_CoherentGPUMemoryMode=driver` into a file in /etc/modprobe.d (driver 580 or newer), and restart the host; or keep containers off the node (docker run --cpuset-mems).";
     GpuFull, Memory, Wrong, "gpu_full",
         "The driver refused memory that the limit allows: the GPU itself is full.",
         "Find what uses it (cgpu smi): limits that add up to more than the GPU has, or processes outside of containers.";

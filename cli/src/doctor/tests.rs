@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::causes::{Cause, Findings, Question};
 use super::elf::tests::made;
 use super::view::View;
-use super::{container, examine_program, host, preload};
+use super::{container, examine_program, host, host_memory, preload};
 use crate::region;
 
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
@@ -408,6 +408,31 @@ fn status_of_containers_has_causes() {
     assert_eq!(counted("capturing"), [""; 0]);
     assert_eq!(counted("clock_reanchored"), [""; 0], "a pause of 8 s causes it");
     assert_eq!(counted("of another release"), [""; 0]);
+}
+
+#[test]
+fn host_memory_that_can_be_a_gpus_has_causes() {
+    let fixture = Fixture::new();
+    let found = || {
+        let mut findings = Findings::default();
+        host_memory::check(&fixture.view.root, &mut findings);
+        findings.names()
+    };
+    assert_eq!(found(), [""; 0]);
+    fixture.put("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm", b"N\n");
+    assert_eq!(found(), ["hmm"]);
+    fixture.put("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm", b"Y\n");
+    assert_eq!(found(), [""; 0]);
+    fixture.put("/sys/devices/system/node/has_cpu", b"0\n");
+    fixture.put("/sys/devices/system/node/has_memory", b"0,1\n");
+    fixture.put("/proc/driver/nvidia/gpus/0009:01:00.0/numa_status", b"Node: 1\n");
+    assert_eq!(found(), ["gpu_numa_node"]);
+    // What setup prints: the option, and the file to write it to.
+    let advice = host_memory::advice(&fixture.view.root);
+    let [advice] = &advice[..] else { panic!("{advice:?}") };
+    assert!(advice.contains("options nvidia NVreg_CoherentGPUMemoryMode=driver"), "{advice}");
+    assert!(advice.contains("/etc/modprobe.d"), "{advice}");
+    assert!(!fixture.view.root.join("etc/modprobe.d").exists());
 }
 
 #[test]

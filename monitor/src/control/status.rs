@@ -39,6 +39,7 @@ pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
         root: host.root.clone(),
         allow_overcommit: host.start.allow_overcommit,
         warnings: host.warnings.clone(),
+        host_memory: host.exposures.iter().map(ToString::to_string).collect(),
         gpus: (0..host.devices.len()).map(|at| gpu(host, at)).collect(),
         containers,
         findings: host.findings().current(now),

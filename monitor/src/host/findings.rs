@@ -282,7 +282,7 @@ pub(super) mod tests {
     use super::*;
     use crate::config::{Config, Sources};
     use crate::host::FileWorkers;
-    use crate::probe::Prober;
+    use crate::probe::{Paths, Prober};
     use crate::settings::Settings;
 
     pub(in crate::host) const A: TenantId = TenantId(1);
@@ -293,7 +293,9 @@ pub(super) mod tests {
         let text = format!("root = '{}'\ntree = 'none'\n", directory.display());
         std::fs::write(&path, text).unwrap();
         let config = Config::load(Sources { path: Some(path), ..Sources::default() }).unwrap();
-        let prober = Prober::start("no such library".into(), directory.to_owned(), drop).unwrap();
+        let (state, host) = (directory.to_owned(), directory.join("host"));
+        let prober =
+            Prober::start(Paths { nvml: "no such library".into(), state, host }, drop).unwrap();
         let files = FileWorkers::start().unwrap();
         let mut host = Host::new(&config, Settings::default(), prober, files, Nanos(1));
         let spec = RegionSpec { name: "", created: Nanos(1), time_scale: None };

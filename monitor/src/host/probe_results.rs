@@ -46,6 +46,10 @@ impl Host {
                     }
                 }
                 ProbeResult::Ended(order, outcome) => self.ended(now, order, outcome),
+                ProbeResult::HostMemory(exposures) => {
+                    exposures.iter().for_each(|exposure| tracing::warn!("{exposure}"));
+                    self.exposures = exposures;
+                }
             }
         }
     }
