@@ -33,6 +33,8 @@
 #define CGPU_COUNTERS 48u /* counted reasons per process */
 #define CGPU_INTERVALS 7u /* published busy intervals per process and GPU */
 #define CGPU_NAME 64u     /* bytes of a container's name, with the closing zero */
+#define CGPU_EXPORT_TABLES 16u     /* private tables of the driver that are counted by name */
+#define CGPU_UNKNOWN_FUNCTIONS 8u  /* functions of the driver that are counted by name */
 #define CGPU_DEVICES 56u  /* devices that the monitor can list: 8 GPUs of 7 MIG instances each */
 
 /* Liveness: a running process holds an open-file-description lock on byte CGPU_LOCK_BASE + slot of
@@ -66,6 +68,15 @@ struct cgpu_gpu {
  * and their low 23 bits skip 0. */
 #define CGPU_LOCK_SLEEPERS UINT32_C(0x80000000)
 
+/* How often something happened whose name is known to the processes alone. `name` is text, padded
+ * with spaces. Its words are set one after another, each once, from 0: so an entry belongs to one
+ * name, and one with a zero word is unfinished. Names beyond the last entry but one are counted in
+ * the last one, as "others". */
+struct cgpu_named_count {
+    uint64_t name[7];    /* ATOMIC */
+    uint64_t count;      /* ATOMIC */
+};
+
 struct cgpu_use_header {
     uint32_t version;    /* ATOMIC, written last (release): CGPU_LAYOUT_VERSION; 0: not ready */
     uint32_t magic;      /* CGPU_USE_MAGIC */
@@ -75,7 +86,13 @@ struct cgpu_use_header {
     uint64_t created;    /* CLOCK_REALTIME */
     char name[CGPU_NAME];
     uint32_t time_scale; /* host time per device time, in thousandths; 0: 1000, as on a real GPU */
-    uint8_t reserved[1948];
+    uint8_t reserved0[28];
+    /* Private tables that the driver gave to processes (cuGetExportTable), by UUID. */
+    struct cgpu_named_count export_table[CGPU_EXPORT_TABLES];
+    /* Functions of the processes' driver that allocate, by their names, and that the processes'
+     * release of cgpu does not know. Counted when the driver is initialized. */
+    struct cgpu_named_count unknown_function[CGPU_UNKNOWN_FUNCTIONS];
+    uint8_t reserved[384];
     struct cgpu_gpu gpu[CGPU_GPUS];
 };
 
@@ -255,6 +272,9 @@ struct cgpu_grant {
 CGPU_ASSERT(sizeof(struct cgpu_gpu) == 128);
 CGPU_ASSERT(offsetof(struct cgpu_gpu, lock) == 64);
 CGPU_ASSERT(sizeof(struct cgpu_use_header) == 4096);
+CGPU_ASSERT(sizeof(struct cgpu_named_count) == 64);
+CGPU_ASSERT(offsetof(struct cgpu_use_header, export_table) == 128);
+CGPU_ASSERT(offsetof(struct cgpu_use_header, unknown_function) == 1152);
 CGPU_ASSERT(offsetof(struct cgpu_use_header, gpu) == 2048);
 CGPU_ASSERT(sizeof(struct cgpu_slot) == 256);
 CGPU_ASSERT(offsetof(struct cgpu_slot, counter) == 64);

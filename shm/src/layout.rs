@@ -25,6 +25,10 @@ pub const GPUS: usize = 16;
 pub const SLOTS: usize = 256;
 /// Counted reasons per process.
 pub const COUNTERS: usize = 48;
+/// Private tables of the driver that are counted by name.
+pub const EXPORT_TABLES: usize = 16;
+/// Functions of the driver that are counted by name.
+pub const UNKNOWN_FUNCTIONS: usize = 8;
 /// Published busy intervals per process and GPU.
 pub const INTERVALS: usize = 7;
 /// Devices of a host that the monitor can list.
@@ -77,6 +81,15 @@ pub struct Gpu {
     pub reserved3: Reserved<56>,
 }
 
+/// `struct cgpu_named_count`: how often something of this name happened.
+#[derive(Debug, Default)]
+#[repr(C)]
+#[allow(missing_docs)] // the header says it
+pub struct NamedCount {
+    pub name: [AtomicU64; 7],
+    pub count: AtomicU64,
+}
+
 /// `struct cgpu_use_header`.
 #[derive(Debug)]
 #[repr(C)]
@@ -90,7 +103,10 @@ pub struct UseHeader {
     pub created: AtomicU64,
     pub name: [AtomicU64; NAME / 8],
     pub time_scale: AtomicU32,
-    pub reserved: Reserved<1948>,
+    pub reserved0: Reserved<28>,
+    pub export_table: [NamedCount; EXPORT_TABLES],
+    pub unknown_function: [NamedCount; UNKNOWN_FUNCTIONS],
+    pub reserved: Reserved<384>,
     pub gpu: [Gpu; GPUS],
 }
 
@@ -254,6 +270,9 @@ const _: () = {
     assert!(size_of::<Gpu>() == 128);
     assert!(offset_of!(Gpu, lock) == 64);
     assert!(size_of::<UseHeader>() == 4096);
+    assert!(size_of::<NamedCount>() == 64);
+    assert!(offset_of!(UseHeader, export_table) == 128);
+    assert!(offset_of!(UseHeader, unknown_function) == 1152);
     assert!(offset_of!(UseHeader, gpu) == 2048);
     assert!(size_of::<Slot>() == 256);
     assert!(offset_of!(Slot, counter) == 64);

@@ -22,6 +22,7 @@
 //! | [`host_memory`] | memory of the host that can be a GPU's |
 //! | [`peer`] | the user at the other end of a socket |
 //! | [`limits`], [`paths`], [`uuid`] | a container's limits, file locations, GPU names |
+//! | [`named_count`] | counts by names that only the processes know |
 //! | [`reason`] | the counted reasons of refusals and notices |
 //! | [`truncation`], [`slices`] | surviving truncated files; short scheduler slices |
 //! | [`spin`], [`clock`] | a lock between the threads of one process; the host's two clocks |
@@ -54,6 +55,7 @@ pub mod layout;
 pub mod ledger;
 pub mod limits;
 pub mod lock;
+pub mod named_count;
 pub mod orphans;
 pub mod preamble;
 pub mod reason;

@@ -4,6 +4,7 @@
 //! between words, and any word may be invalid. Counts are bounded here; the monitor bounds the
 //! figures.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::mem::offset_of;
@@ -14,7 +15,11 @@ use std::path::{Path, PathBuf};
 use crate::file::{self, Access, Error, Fault};
 use crate::held::Held;
 use crate::intervals::Span;
-use crate::layout::{self, COUNTERS, GPUS, Grant, INTERVALS, NAME, SLOTS, Use, UseHeader};
+use crate::layout::{
+    self, COUNTERS, EXPORT_TABLES, GPUS, Grant, INTERVALS, NAME, SLOTS, UNKNOWN_FUNCTIONS, Use,
+    UseHeader,
+};
+use crate::named_count;
 use crate::preamble::{self, InvalidPreamble, Kind};
 use crate::record::Record;
 use crate::slots::{State, Word};
@@ -29,6 +34,11 @@ pub struct Snapshot {
     pub name: String,
     /// When its region was created, by `CLOCK_REALTIME`.
     pub created: Nanos,
+    /// How often its processes got each of the driver's private tables, by UUID.
+    pub export_tables: BTreeMap<String, u64>,
+    /// Functions of its driver that allocate, by their names, and that its processes' release of
+    /// cgpu does not know.
+    pub unknown_functions: BTreeMap<String, u64>,
     /// Its GPUs; at most [`GPUS`].
     pub gpus: Vec<Gpu>,
     /// Its slots up to the high-water mark; at most [`SLOTS`].
@@ -269,6 +279,14 @@ impl Reader {
         let snapshot = Snapshot {
             name: bytes.text::<NAME>(offset_of!(UseHeader, name)),
             created: Nanos(bytes.u64(offset_of!(UseHeader, created))),
+            export_tables: named_counts::<EXPORT_TABLES>(
+                bytes,
+                offset_of!(UseHeader, export_table),
+            ),
+            unknown_functions: named_counts::<UNKNOWN_FUNCTIONS>(
+                bytes,
+                offset_of!(UseHeader, unknown_function),
+            ),
             gpus: (0..gpus)
                 .map(|gpu| {
                     decode_gpu(bytes.part(
@@ -307,6 +325,10 @@ impl Reader {
 
 fn part<T>(bytes: Record<'_>, index: usize) -> Record<'_> {
     bytes.part(index * size_of::<T>(), size_of::<T>())
+}
+
+fn named_counts<const N: usize>(header: Record<'_>, offset: usize) -> BTreeMap<String, u64> {
+    named_count::read(header.part(offset, size_of::<[layout::NamedCount; N]>()), N)
 }
 
 fn decode_gpu(bytes: Record<'_>) -> Gpu {

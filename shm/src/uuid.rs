@@ -60,6 +60,14 @@ pub fn whole_gpu(text: &str) -> Option<&str> {
     (instance.into_iter().all(number) && parts.next().is_none()).then_some(gpu)
 }
 
+impl Uuid {
+    /// Returns its 36 characters without `GPU-`: other objects have UUIDs, too.
+    #[must_use]
+    pub fn digits(&self) -> String {
+        self.to_string().split_off("GPU-".len())
+    }
+}
+
 impl fmt::Display for Uuid {
     /// Formats it as a GPU's; the bytes do not tell whether it is a MIG instance.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

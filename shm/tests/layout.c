@@ -18,6 +18,8 @@ int main(void)
     VALUE(CGPU_GPUS);
     VALUE(CGPU_SLOTS);
     VALUE(CGPU_COUNTERS);
+    VALUE(CGPU_EXPORT_TABLES);
+    VALUE(CGPU_UNKNOWN_FUNCTIONS);
     VALUE(CGPU_INTERVALS);
     VALUE(CGPU_NAME);
     VALUE(CGPU_DEVICES);
@@ -50,6 +52,10 @@ int main(void)
     FIELD(cgpu_gpu, learning);
     FIELD(cgpu_gpu, reserved3);
 
+    SIZE(cgpu_named_count);
+    FIELD(cgpu_named_count, name);
+    FIELD(cgpu_named_count, count);
+
     SIZE(cgpu_use_header);
     FIELD(cgpu_use_header, version);
     FIELD(cgpu_use_header, magic);
@@ -59,6 +65,9 @@ int main(void)
     FIELD(cgpu_use_header, created);
     FIELD(cgpu_use_header, name);
     FIELD(cgpu_use_header, time_scale);
+    FIELD(cgpu_use_header, reserved0);
+    FIELD(cgpu_use_header, export_table);
+    FIELD(cgpu_use_header, unknown_function);
     FIELD(cgpu_use_header, reserved);
     FIELD(cgpu_use_header, gpu);
 

@@ -56,6 +56,8 @@ fn rust_layout() -> String {
         ("CGPU_GPUS", GPUS as u64),
         ("CGPU_SLOTS", SLOTS as u64),
         ("CGPU_COUNTERS", COUNTERS as u64),
+        ("CGPU_EXPORT_TABLES", EXPORT_TABLES as u64),
+        ("CGPU_UNKNOWN_FUNCTIONS", UNKNOWN_FUNCTIONS as u64),
         ("CGPU_INTERVALS", INTERVALS as u64),
         ("CGPU_NAME", NAME as u64),
         ("CGPU_DEVICES", DEVICES as u64),
@@ -82,8 +84,10 @@ fn rust_layout() -> String {
             uuid, total, limit, ordinal, reserved0, withdrawn, context, agreed, lock, learning,
             reserved3,
         }
+        cgpu_named_count = NamedCount { name, count }
         cgpu_use_header = UseHeader {
-            version, magic, size, gpus, high_water, created, name, time_scale, reserved, gpu,
+            version, magic, size, gpus, high_water, created, name, time_scale, reserved0,
+            export_table, unknown_function, reserved, gpu,
         }
         cgpu_slot = Slot {
             state, pid, reserved0, since, comm, acked, opened_handles, exported_handles, counter,

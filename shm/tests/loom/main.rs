@@ -13,6 +13,7 @@
 mod fixture;
 mod ledger;
 mod lock;
+mod named_count;
 mod orphans;
 mod preamble;
 mod slots;
