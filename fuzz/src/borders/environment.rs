@@ -12,7 +12,7 @@ use cgpu_settings::{Environment, GpuInfo, Inventory};
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
 
-const NAMES: [&CStr; 10] = [
+const NAMES: [&CStr; 11] = [
     c"ALIYUN_COM_GPU_MEM_CONTAINER",
     c"ALIYUN_COM_GPU_MEM_DEV",
     c"CGPU_MEM_UNIT",
@@ -23,6 +23,7 @@ const NAMES: [&CStr; 10] = [
     c"ALIYUN_COM_GPU_HIGH_PRIO",
     c"CGPU_DISABLE",
     c"CGPU_DIR",
+    c"CGPU_KEEP_DEEPBIND",
 ];
 
 struct FakeEnvironment(Vec<(usize, Vec<u8>)>);

@@ -12,6 +12,19 @@ fn deepbind_plugin_calls_the_hooks() {
     assert_eq!(bare[1..], shimmed[1..]);
 }
 
+/// The variable keeps the flag, and what it costs is documented: the plugin bypasses the hooks.
+#[test]
+fn deepbind_is_kept_if_the_variable_says_so() {
+    let harness = Harness::get();
+    let with = |value| {
+        harness.shimmed().variable("CGPU_KEEP_DEEPBIND", value).lines("deepbind", &[]).remove(0)
+    };
+    assert_eq!(with("1"), "cuMemAlloc_v2: libcuda.so.1:cuMemAlloc_v2");
+    for value in ["0", "perhaps"] {
+        assert_eq!(with(value), "cuMemAlloc_v2: libcgpu.so:cuMemAlloc_v2", "{value}");
+    }
+}
+
 #[test]
 fn driver_is_not_loaded_into_other_namespaces() {
     let harness = Harness::get();

@@ -73,7 +73,7 @@ mod view;
 
 pub use allocations::{Allocations, PendingFree};
 pub use arrays::{Arrays, Shape};
-pub use cgpu_settings::{Environment, Found, GpuInfo, Inventory, Refusal, System};
+pub use cgpu_settings::{Environment, Found, GpuInfo, Inventory, Refusal, System, keeps_deep_bind};
 pub use cgpu_shm::clock::{Clock, Monotonic};
 pub use cgpu_shm::ledger::Usage;
 pub use cgpu_shm::reason::Reason;

@@ -95,6 +95,7 @@ pub struct Variables {
     high_priority: Option<Value>,
     disable: Option<Value>,
     directory: Option<Value>,
+    keep_deep_bind: Option<Value>,
     log_level: Option<Value>,
     log_file: Option<Value>,
 }
@@ -115,6 +116,7 @@ impl Variables {
             high_priority: read(Variable::HighPriority),
             disable: read(Variable::Disable),
             directory: read(Variable::Directory),
+            keep_deep_bind: read(Variable::KeepDeepBind),
             log_level: read(Variable::LogLevel),
             log_file: read(Variable::LogFile),
         }
@@ -184,6 +186,7 @@ impl Variables {
         }
         self.directory()?;
         self.log()?;
+        self.keeps_deep_bind()?;
         let measure = Measure::read(self.device.clone(), self.unit.clone())?;
         let weight =
             number(self.weight.as_ref(), 1..=25, "correct it, or unset it for 1")?.unwrap_or(1);
@@ -204,15 +207,21 @@ impl Variables {
     /// # Errors
     /// It is neither true nor false.
     pub fn is_disabled(&self) -> Result<bool, Refusal> {
-        let Some(value) = &self.disable else { return Ok(false) };
-        match value.text()? {
-            "1" | "true" => Ok(true),
-            "0" | "false" => Ok(false),
-            _ => Err(value.refused(
-                "`true` or `1` to switch cgpu off, `false` or `0` to leave it on",
-                "correct or unset it",
-            )),
-        }
+        switch(
+            self.disable.as_ref(),
+            "`true` or `1` to switch cgpu off, `false` or `0` to leave it on",
+        )
+    }
+
+    /// Returns whether `CGPU_KEEP_DEEPBIND` keeps `RTLD_DEEPBIND`.
+    ///
+    /// # Errors
+    /// It is neither true nor false.
+    pub fn keeps_deep_bind(&self) -> Result<bool, Refusal> {
+        switch(
+            self.keep_deep_bind.as_ref(),
+            "`true` or `1` to keep RTLD_DEEPBIND, `false` or `0` to clear it",
+        )
     }
 
     fn gpus(
@@ -293,6 +302,24 @@ fn limit(
                 },
             ))
         }
+    }
+}
+
+/// Returns whether the program may keep `RTLD_DEEPBIND`: the variable requests it, and no limit is
+/// set from outside.
+#[must_use]
+pub fn keeps_deep_bind(environment: &dyn Environment) -> bool {
+    let requested = Variables::read(environment).keeps_deep_bind().unwrap_or(false);
+    requested && !file::is_in_force(&environment.run_directory().join("limits"))
+}
+
+/// Returns whether a variable is true, if it is set.
+fn switch(value: Option<&Value>, expected: &str) -> Result<bool, Refusal> {
+    let Some(value) = value else { return Ok(false) };
+    match value.text()? {
+        "1" | "true" => Ok(true),
+        "0" | "false" => Ok(false),
+        _ => Err(value.refused(expected, "correct or unset it")),
     }
 }
 

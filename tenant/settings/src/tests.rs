@@ -83,6 +83,24 @@ fn disable_variable_disables() {
     }
 }
 
+/// A limit from outside applies whatever the program's variables say.
+#[test]
+fn deep_bind_is_kept_only_on_request_and_without_a_limit_from_outside() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let kept = |variables: &[&str]| {
+        let mut environment = Declared::with(variables);
+        environment.run_directory = folder.path().into();
+        keeps_deep_bind(&environment)
+    };
+    for (value, is_kept) in [("1", true), ("true", true), ("0", false), ("yes", false)] {
+        assert_eq!(kept(&[&format!("CGPU_KEEP_DEEPBIND={value}")]), is_kept, "{value}");
+    }
+    assert!(!kept(&[]));
+    // A file that cannot be read is in force.
+    std::os::unix::fs::symlink("limits", folder.path().join("limits")).expect("a link");
+    assert!(!kept(&["CGPU_KEEP_DEEPBIND=1"]));
+}
+
 #[test]
 fn documented_settings_give_the_documented_limits() {
     for (total, container, device, limit) in [
@@ -551,6 +569,11 @@ fn every_malformed_value_is_refused_with_its_message() {
             &two,
             "CGPU_LOG is `loud`, expected `warn`, `info`, `debug` or `trace`",
         ),
+        (
+            &["CGPU_KEEP_DEEPBIND=yes"],
+            &two,
+            "CGPU_KEEP_DEEPBIND is `yes`, expected `true` or `1` to keep RTLD_DEEPBIND",
+        ),
         (&["CGPU_LOG_FILE=here"], &two, "CGPU_LOG_FILE is `here`, expected an absolute path"),
         (
             &[],
@@ -591,6 +614,7 @@ fn documented_messages_are_the_ones_written() {
         &["CGPU_DIR=here"],
         &["CGPU_LOG=loud"],
         &["CGPU_LOG_FILE=here"],
+        &["CGPU_KEEP_DEEPBIND=yes"],
     ] {
         let said = message(&[&["ALIYUN_COM_GPU_MEM_CONTAINER=3"], variables].concat(), &two, true);
         assert!(documented.contains(&format!("| {said} |")), "docs/settings.md lacks: {said}");

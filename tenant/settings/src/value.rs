@@ -18,6 +18,7 @@ pub(crate) enum Variable {
     HighPriority,
     Disable,
     Directory,
+    KeepDeepBind,
     LogLevel,
     LogFile,
 }
@@ -35,6 +36,7 @@ impl Variable {
             Self::HighPriority => c"ALIYUN_COM_GPU_HIGH_PRIO",
             Self::Disable => c"CGPU_DISABLE",
             Self::Directory => c"CGPU_DIR",
+            Self::KeepDeepBind => c"CGPU_KEEP_DEEPBIND",
             Self::LogLevel => c"CGPU_LOG",
             Self::LogFile => c"CGPU_LOG_FILE",
         }
