@@ -268,6 +268,10 @@ pub(crate) const FIGURES: &[Figure] = &[
     at_most("holder_kill_recover_ms", "turn holder killed: until others run", 50.0).quick(),
     at_most("holder_stop_recover_ms", "turn holder stopped", 50.0),
     at_most("monitor_restart_loss_pct", "lost in 2 s around a monitor's death", 5.0),
+    recorded("collective_process_pct", "collectives of one process beside others, of those alone"),
+    recorded("collective_processes_pct", "the same, with a process for each GPU in one container"),
+    recorded("collective_containers_pct", "the same, with a container for each GPU"),
+    recorded("collective_native_pct", "the same, under policy 5 (native)"),
     at_least("persistent_kernel_neighbour_pct", "beside an endless kernel, over native", 90.0),
     at_least("hostile_victim_ratio", "work beside a flood, over that beside loops; worst", 0.95)
         .of("hostile"),

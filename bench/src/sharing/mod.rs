@@ -4,6 +4,7 @@
 //! from completed work in whole cycles of turns, as reported by the processes. Where it is
 //! comparable, the GPU time by the simulated GPU's count is given as well.
 
+mod collective;
 mod compare;
 mod drift;
 mod faults;
@@ -106,6 +107,7 @@ const EXPERIMENTS: &[Experiment] = &[
     experiment(&["holder_stop_recover_ms"], faults::holder_stopped),
     experiment(&["monitor_restart_loss_pct"], faults::monitor_restarted),
     experiment(&["persistent_kernel_neighbour_pct"], faults::persistent_kernel),
+    experiment(&collective::KEYS, collective::measure),
     experiment(&["hostile_victim_ratio", "hostile_control_ms"], hostile::floods),
 ];
 

@@ -41,6 +41,12 @@ impl Setup {
         Self::on(dist, gpu(switch), configuration)
     }
 
+    /// Creates a setup with two GPUs, on which a kernel without a length takes this long.
+    pub(crate) fn pair(dist: &Path, switch: SwitchUs, kernel_us: u32) -> Result<Self> {
+        let gpus = Simulated { gpus: format!("{SIMULATED},{SIMULATED}"), ..gpu(switch) };
+        Self::on(dist, gpus.with("CGPU_SIM_KERNEL_US", &kernel_us.to_string()), "")
+    }
+
     /// Creates a setup with a control tree, where FUSE can be used, and a configuration.
     pub(crate) fn with_tree(dist: &Path, switch: SwitchUs, configuration: &str) -> Result<Self> {
         Ok(Self { fixture: Fixture::with_tree(dist, gpu(switch), configuration)?, joined: 0 })
@@ -57,6 +63,11 @@ impl Setup {
 
     /// Starts a container.
     pub(crate) fn join(&mut self, spec: &TenantSpec) -> Result<Tenant> {
+        self.join_on(spec, None)
+    }
+
+    /// Starts a container with one of several GPUs.
+    pub(crate) fn join_on(&mut self, spec: &TenantSpec, gpu: Option<&str>) -> Result<Tenant> {
         self.joined += 1;
         let name = format!("tenant-{}", self.joined);
         let start = |_| {
@@ -64,6 +75,9 @@ impl Setup {
             // Memory for a context of each process.
             let memory = format!("{}MiB", 512 * spec.processes);
             command.args(["--mem", &memory, "--weight", &spec.weight.to_string()]);
+            if let Some(gpu) = gpu {
+                command.env("NVIDIA_VISIBLE_DEVICES", gpu).env("CUDA_VISIBLE_DEVICES", gpu);
+            }
             if let Some(percent) = spec.percent {
                 command.env("ALIYUN_COM_GPU_CORE_PERCENTAGE", percent.to_string());
             }
