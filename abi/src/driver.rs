@@ -79,3 +79,59 @@ pub fn proc_address(name: &str, version: u32, stream: DefaultStream) -> Option<&
         Lookup::NotFound | Lookup::VersionTooLow => None,
     }
 }
+
+/// Returns whether a function takes GPU memory, by its name alone: for names that the table lacks.
+/// A later version of a function (`cuMemAlloc_v3`) does what the earlier ones do.
+#[must_use]
+pub fn takes_memory_by_name(name: &str) -> bool {
+    const NOUNS: [&str; 4] = ["Mem", "Array", "Ctx", "Pool"];
+
+    let base = base(name);
+    let mut versions = DRIVER.iter().filter(|row| row.name == base).peekable();
+    if versions.peek().is_some() {
+        return versions.any(Row::takes_memory);
+    }
+    let is_creation = base.contains("Create") && NOUNS.iter().any(|noun| base.contains(noun));
+    base.starts_with("cu") && (is_creation || base.contains("Alloc"))
+}
+
+/// Returns a symbol's name without its stream's flavour and its version.
+fn base(symbol: &str) -> &str {
+    let name = symbol.strip_suffix("_ptsz").or_else(|| symbol.strip_suffix("_ptds"));
+    let name = name.unwrap_or(symbol);
+    match name.rsplit_once("_v") {
+        Some((base, version)) if version.bytes().all(|byte| byte.is_ascii_digit()) => base,
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As a later driver would name them.
+    #[test]
+    fn later_versions_take_memory_if_the_earlier_ones_do() {
+        for row in DRIVER.iter().filter(|row| row.flavour == Flavour::Legacy) {
+            let versions = || DRIVER.iter().filter(|other| other.name == row.name);
+            for later in [format!("{}_v9", row.name), format!("{}_v10_ptsz", row.name)] {
+                let expected = versions().any(Row::takes_memory);
+                assert_eq!(takes_memory_by_name(&later), expected, "{later}");
+            }
+        }
+        let takes = ["cuMemAlloc_v3", "cuMemCreate_v2", "cuCtxCreate_v5", "cuGraphAddNode_v4"];
+        assert!(takes.iter().all(|name| takes_memory_by_name(name)));
+        let takes_none = ["cuMemHostAlloc_v2", "cuCtxGetId_v2", "cuMemAddressReserve_v2"];
+        assert!(!takes_none.iter().any(|name| takes_memory_by_name(name)));
+    }
+
+    #[test]
+    fn new_names_take_memory_if_they_say_so() {
+        for name in ["cuMemAllocSomewhere", "cuArray4DCreate", "cuMemPoolCreateFrom_v2"] {
+            assert!(takes_memory_by_name(name), "{name}");
+        }
+        for name in ["cuBrandNew", "cuMemGetSomething", "cuStreamCreateNew", "malloc", ""] {
+            assert!(!takes_memory_by_name(name), "{name}");
+        }
+    }
+}

@@ -18,7 +18,7 @@ macro_rules! driver_table {
                 (symbol: *const c_char, pfn: *mut *mut c_void, cuda_version: c_int, flags: cuuint64_t, symbol_status: *mut CUdriverProcAddressQueryResult);
             hook cuGetProcAddress_v2_ptsz { "cuGetProcAddress", none, 0, 1200 } Routes Routed simulated "replaces the driver's function with cgpu's hook for it"
                 (symbol: *const c_char, pfn: *mut *mut c_void, cuda_version: c_int, flags: cuuint64_t, symbol_status: *mut CUdriverProcAddressQueryResult);
-            call cuGetExportTable { "cuGetExportTable", legacy, 3000, 1107 } Routes Passed simulated "hands out the vendor's private tables unchanged"
+            hook cuGetExportTable { "cuGetExportTable", legacy, 3000, 1107 } Routes Tracked simulated "hands out the vendor's private tables unchanged; counted by UUID"
                 (export_table: *mut *const c_void, export_table_id: *const CUuuid);
             call cuDriverGetVersion { "cuDriverGetVersion", legacy, 2020, 1107 } Passes Passed simulated "reads the driver's version"
                 (driver_version: *mut c_int);

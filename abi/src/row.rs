@@ -109,6 +109,13 @@ pub struct Row {
 }
 
 impl Row {
+    /// Returns whether the function takes GPU memory, or is refused because it would.
+    #[must_use]
+    pub fn takes_memory(&self) -> bool {
+        matches!(self.treatment, Treatment::Charged | Treatment::Refused)
+            || self.role == Role::Allocates
+    }
+
     /// Returns whether a driver of a version (as 12040 for 12.4) exports the symbol: from the first
     /// version for which `cuGetProcAddress` returns it. Of the others, no driver exports those that
     /// are in headers, and all export the rest. This holds for 535 and 550 without exception.

@@ -155,6 +155,8 @@ fn fill(
         .iter()
         .map(|gpu| number(gpus, &gpu.uuid.to_string(), gpu.total.get()))
         .collect();
+    container.export_tables.clone_from(&snapshot.export_tables);
+    container.unknown_functions.clone_from(&snapshot.unknown_functions);
     let is_alive = |slot: usize| {
         SlotIndex::new(slot).is_some_and(|slot| {
             liveness::liveness(reader.file(), slot)

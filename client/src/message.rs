@@ -462,6 +462,14 @@ pub struct ContainerStatus {
     /// Counted reasons by name (`shm/src/reason.rs`), including those of its exited processes.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
+    /// How often its processes got each of the driver's private tables, by UUID; those beyond 15
+    /// as `others`.
+    #[serde(default)]
+    pub export_tables: BTreeMap<String, u64>,
+    /// Functions of its driver that take memory, by their names, and that its processes' release of
+    /// cgpu does not know, with how often processes initialized that driver.
+    #[serde(default)]
+    pub unknown_functions: BTreeMap<String, u64>,
     /// Why the shim refused to start, if it did.
     pub refused: Option<String>,
     /// Faults, by name: `misreporting`, `truncated`, `version`, `no_doorbell`... with a message.

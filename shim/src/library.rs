@@ -15,6 +15,7 @@ mod table;
 use core::ffi::{CStr, c_void};
 use core::ptr;
 
+use cgpu_abi::driver::takes_memory_by_name;
 use cgpu_abi::{DRIVER as DRIVER_ROWS, Kind, NVML as NVML_ROWS};
 use cgpu_shm::atomic::{AtomicBool, AtomicPtr, Ordering};
 
@@ -31,6 +32,7 @@ pub(crate) static DRIVER: Library<DRIVER_SYMBOLS> = Library {
     soname: c"libcuda.so.1",
     name: |row| DRIVER_ROWS.get(row).map_or("", |row| row.symbol),
     is_hooked: |row| DRIVER_ROWS.get(row).is_some_and(|row| row.kind == Kind::Hook),
+    takes_memory: takes_memory_by_name,
     table: AtomicPtr::new((&raw const NO_DRIVER).cast_mut()),
     pinned: AtomicBool::new(false),
     has_other_copies: AtomicBool::new(false),
@@ -40,6 +42,7 @@ pub(crate) static NVML: Library<NVML_SYMBOLS> = Library {
     soname: c"libnvidia-ml.so.1",
     name: |row| NVML_ROWS.get(row).map_or("", |row| row.symbol),
     is_hooked: |row| NVML_ROWS.get(row).is_some_and(|row| row.kind == Kind::Hook),
+    takes_memory: |_| false,
     table: AtomicPtr::new((&raw const NO_NVML).cast_mut()),
     pinned: AtomicBool::new(false),
     has_other_copies: AtomicBool::new(false),
@@ -52,6 +55,8 @@ pub(crate) struct Library<const N: usize> {
     soname: &'static CStr,
     name: fn(usize) -> &'static str,
     is_hooked: fn(usize) -> bool,
+    /// Whether a function without a row takes GPU memory, by its name.
+    takes_memory: fn(&str) -> bool,
     /// Never null. Published with release, read with acquire: [TABLE].
     table: AtomicPtr<Table<N>>,
     /// Whether the table's copy is the one that stays.

@@ -7,7 +7,7 @@ use cgpu_memory::{Found, Monotonic, Reason, Refusal, Start, System, Tenant, is_c
 use tracing::{info, warn};
 
 use crate::devices::Devices;
-pub(crate) use crate::state::{State, Trigger, announce, count, tenant};
+pub(crate) use crate::state::{State, Trigger, announce, count, count_export_table, tenant};
 use crate::{driver, gate, gpus, log, state};
 
 /// State of the accounting, for a hook that allocates.

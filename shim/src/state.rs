@@ -15,8 +15,10 @@
 use core::ffi::c_void;
 use core::ptr;
 
-use cgpu_memory::{Reason, Refusal, Tenant};
+use cgpu_memory::{Reason, Refusal, Tenant, Uuid};
 use cgpu_shm::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use cgpu_shm::layout::{EXPORT_TABLES, NamedCount};
+use cgpu_shm::named_count;
 use once_cell::race::OnceBox;
 
 use crate::devices::Devices;
@@ -46,6 +48,7 @@ struct Page {
     nvml_tried: AtomicBool,
     /// Counts before there was a slot.
     counts: [AtomicU32; Reason::ALL.len()],
+    export_tables: [NamedCount; EXPORT_TABLES],
 }
 
 /// Null until the first use. A child inherits the address.
@@ -152,6 +155,17 @@ pub(crate) fn count(reason: Reason) {
     }
 }
 
+/// Counts a private table of the driver in the container's region, or in the process's page until
+/// it has one.
+pub(crate) fn count_export_table(uuid: Uuid) {
+    let tables = match (tenant(), page()) {
+        (Some(tenant), _) => &tenant.region().shared().header.export_table,
+        (None, Some(page)) => &page.export_tables,
+        (None, None) => return,
+    };
+    named_count::count(tables, &uuid.digits());
+}
+
 /// Returns the state of a process whose kernel cannot wipe a page. Its children could not be told
 /// from it, so no memory can be accounted.
 fn refuse_without_wipe(state: State) -> State {
@@ -170,6 +184,8 @@ fn transfer_counts(page: &Page, tenant: &Tenant) {
             tenant.count(*reason);
         }
     }
+    let region = tenant.region().shared();
+    named_count::transfer(&page.export_tables, &region.header.export_table);
 }
 
 /// Returns the page, mapped at first use. `None`: there is no memory, or the kernel cannot wipe it.

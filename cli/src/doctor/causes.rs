@@ -57,6 +57,9 @@ cgpu_diagnosis::causes! {
     SwitchedOff, Shim, ByDesign, "switched_off",
         "CGPU_DISABLE switches the shim off.",
         "Unset CGPU_DISABLE.";
+    KeepsDeepBind, Shim, ByDesign, "keeps_deep_bind",
+        "CGPU_KEEP_DEEPBIND is set: libraries that the program opens with RTLD_DEEPBIND may bypass the shim.",
+        "Unset CGPU_KEEP_DEEPBIND, unless a plugin needs the flag and does not use the GPU.";
     LimitsOff, Shim, ByDesign, "limits_off",
         "No memory limit is set: ALIYUN_COM_GPU_MEM_CONTAINER is not set, or contains a zero.",
         "Set ALIYUN_COM_GPU_MEM_CONTAINER, or start the program with `cgpu run --mem`.";
@@ -160,6 +163,12 @@ cgpu_diagnosis::causes! {
     ManagedMemory, Memory, Wrong, "managed_memory",
         "Managed memory was refused, as always: it cannot be limited.",
         "Use device memory (cuMemAlloc, cudaMalloc, memory pools).";
+    UnknownFunction, Memory, Wrong, "unknown_function",
+        "The driver has functions that take memory, by their names, and that this release of cgpu does not know: memory that programs take by them is not limited.",
+        "Install a release of cgpu that knows the driver, or an older driver. Until then over_limit in monitor.toml blocks or ends containers that hold more than their limit.";
+    ExportTables, Memory, ByDesign, "export_tables",
+        "Programs got private tables of the driver, whose functions cgpu does not see (cuGetExportTable).",
+        "Nothing: the CUDA runtime gets some in every program. docs/limits.md says what their functions can do.";
     Unsupported, Memory, Wrong, "unsupported",
         "A call was refused because it is not supported under a limit, or missing in the driver.",
         "Use another call; docs/support.md lists what is refused, and why.";

@@ -26,6 +26,7 @@ const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const MEMORY: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
 const DISABLE: &str = "CGPU_DISABLE";
+const KEEP_DEEP_BIND: &str = "CGPU_KEEP_DEEPBIND";
 
 /// A file that only `cgpu-runtime` makes in a container's folder.
 const RECORD: &str = "container";
@@ -55,6 +56,11 @@ pub(crate) fn check_settings(view: &View, subject: &str, findings: &mut Findings
     }
     if has_limits(view) {
         return;
+    }
+    if let Some(value) =
+        view.variable(KEEP_DEEP_BIND).filter(|value| ["1", "true"].contains(&value.trim()))
+    {
+        findings.add(Cause::KeepsDeepBind, subject, format!("{KEEP_DEEP_BIND} is {value}"));
     }
     if let Some(value) =
         view.variable(DISABLE).filter(|value| ["1", "true"].contains(&value.trim()))
@@ -195,6 +201,7 @@ pub(crate) fn check_counters(
     subject: &str,
     findings: &mut Findings,
 ) {
+    check_driver(container, subject, findings);
     let mut by_cause: Vec<(Cause, Vec<String>)> = Vec::new();
     for (name, count) in sums {
         let Some(reason) = Reason::named(name) else { continue };
@@ -215,6 +222,25 @@ pub(crate) fn check_counters(
             lines.extend(reanchored.map(|count| format!("{count} times: {message}")));
         }
         findings.add(cause, subject, lines.join(" "));
+    }
+}
+
+/// Lists what programs can reach of the driver past the shim.
+fn check_driver(container: &ContainerStatus, subject: &str, findings: &mut Findings) {
+    let list = |counts: &BTreeMap<String, u64>| {
+        counts
+            .iter()
+            .map(|(name, count)| format!("{name} ({count})"))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    for (cause, counts) in [
+        (Cause::ExportTables, &container.export_tables),
+        (Cause::UnknownFunction, &container.unknown_functions),
+    ] {
+        if !counts.is_empty() {
+            findings.add(cause, subject, list(counts));
+        }
     }
 }
 

@@ -204,11 +204,14 @@ fn settings_of_the_shim_name_each_cause() {
     let set = |name, value| Fixture::new().with(name, value).settings();
     assert_eq!(set("CGPU_DISABLE", "true"), ["switched_off"]);
     assert_eq!(set("CGPU_DISABLE", "0"), [""; 0]);
+    assert_eq!(set("CGPU_KEEP_DEEPBIND", "1"), ["keeps_deep_bind"]);
+    assert_eq!(set("CGPU_KEEP_DEEPBIND", "0"), [""; 0]);
     assert_eq!(set("ALIYUN_COM_GPU_MEM_CONTAINER", "0"), ["limits_off"]);
     assert_eq!(set("ALIYUN_COM_GPU_MEM_CONTAINER", "1, 0,2"), ["limits_off"]);
     let fixture = Fixture::new().without("ALIYUN_COM_GPU_MEM_CONTAINER").with("CGPU_DISABLE", "0");
     assert_eq!(fixture.settings(), ["limits_off"]);
     // Limits from outside: variables do not count.
+    let fixture = fixture.with("CGPU_KEEP_DEEPBIND", "1");
     fixture.put("/run/cgpu/limits", b"version 1\n");
     assert_eq!(fixture.settings(), [""; 0]);
 
@@ -325,6 +328,29 @@ fn fault(kind: &str) -> Vec<&'static str> {
 
 fn counted(reason: &str) -> Vec<&'static str> {
     causes_of(|status| status.containers[0].counters = BTreeMap::from([(reason.into(), 3)]))
+}
+
+#[test]
+fn what_reaches_the_driver_past_the_shim_is_listed() {
+    let list = |change: fn(&mut ContainerStatus)| {
+        let mut status = well();
+        change(&mut status.containers[0]);
+        let mut findings = Findings::default();
+        host::check_status(&status, None, &mut findings);
+        (findings.names(), findings.text())
+    };
+    let (names, text) = list(|container| {
+        container.export_tables = BTreeMap::from([
+            ("6bd5fb6c-5bf4-e74a-8987-d93912fd9df9".into(), 2),
+            ("others".into(), 70),
+        ]);
+    });
+    assert_eq!(names, ["export_tables"]);
+    assert!(text.contains("6bd5fb6c-5bf4-e74a-8987-d93912fd9df9 (2), others (70)"), "{text}");
+    let (names, text) =
+        list(|container| container.unknown_functions = [("cuMemAlloc_v3".into(), 1)].into());
+    assert_eq!(names, ["unknown_function"]);
+    assert!(text.contains("cuMemAlloc_v3 (1)"), "{text}");
 }
 
 fn finding(cause: message::Cause, container: Option<&str>) -> Finding {

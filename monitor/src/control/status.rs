@@ -166,6 +166,7 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
     if !gpus.is_empty() && !shortfalls.is_empty() {
         faults.insert("no_weight".into(), shortfalls.join("; "));
     }
+    let seen = container.region.as_ref().map(|region| &region.seen);
     ContainerStatus {
         id: container.id.clone(),
         name: container.name(),
@@ -177,6 +178,8 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
         gpus: shares.map(|device| share(container, device, now)).collect(),
         processes: processes(container, devices, now),
         counters: container.counters.totals(),
+        export_tables: seen.map(|seen| seen.export_tables.clone()).unwrap_or_default(),
+        unknown_functions: seen.map(|seen| seen.unknown_functions.clone()).unwrap_or_default(),
         refused: container.refusal.clone(),
         faults,
     }

@@ -182,7 +182,11 @@ families! {
         |of, put| containers(of, put, none, |one| Some(flag(one.refused.is_some())));
     "cgpu_container_fault", Gauge, None,
         "1 for each fault of the container, by kind.",
-        faults;
+        |of, put| labelled(of, put, "fault", |one| one.faults.keys());
+    "cgpu_container_unknown_function", Gauge, None,
+        "1 for each function of the container's driver that takes memory, by its name, and that \
+            the container's release of cgpu does not know.",
+        |of, put| labelled(of, put, "function", |one| one.unknown_functions.keys());
     "cgpu_refusals", Counter, None,
         "Calls that were refused, by reason.",
         |of, put| reasons(of, put, ReasonKind::Refusal);
@@ -320,10 +324,16 @@ fn shares(of: Source<'_>, put: Samples<'_>, value: impl Fn(&ShareStatus) -> Opti
     }
 }
 
-fn faults(of: Source<'_>, put: Samples<'_>) {
+/// Puts 1 for each of a container's values of `label`.
+fn labelled<'a, I: Iterator<Item = &'a String>>(
+    of: Source<'a>,
+    put: Samples<'_>,
+    label: &'static str,
+    values: impl Fn(&'a ContainerStatus) -> I,
+) {
     for container in &of.status.containers {
-        for kind in container.faults.keys() {
-            put(vec![("container", text(&container.id)), ("fault", text(kind))], 1.0);
+        for value in values(container) {
+            put(vec![("container", text(&container.id)), (label, text(value))], 1.0);
         }
     }
 }

@@ -73,6 +73,8 @@ fn metrics_match_the_status() {
     counter(Reason::OverLimit).store(3, Relaxed);
     counter(Reason::OtherGpu).store(2, Relaxed);
     counter(Reason::PoolGrew).store(1, Relaxed);
+    let unknown = &process.region.shared().header.unknown_function;
+    cgpu_shm::named_count::count(unknown, "cuMemAlloc_v3");
     let named = cgpu_client::message::Registration {
         name: Some("a \"b\"\\\n".into()),
         ..registration(&dir)
@@ -96,6 +98,7 @@ fn metrics_match_the_status() {
          image=\"local/cuda:1\"}",
         1.0,
     );
+    check("cgpu_container_unknown_function{container=\"trainer\",function=\"cuMemAlloc_v3\"}", 1.0);
     check("cgpu_container_processes{container=\"trainer\"}", 1.0);
     check("cgpu_gpu_capacity_units{gpu=\"0\"}", 20.0);
     let text = scrape(at);

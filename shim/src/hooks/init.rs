@@ -1,6 +1,9 @@
 //! `cuInit`.
 
 use cgpu_abi::types::{CUresult, c_uint};
+use cgpu_memory::Tenant;
+use cgpu_shm::named_count;
+use tracing::warn;
 
 use crate::driver;
 use crate::library::DRIVER;
@@ -16,10 +19,23 @@ pub(crate) unsafe fn cuInit(flags: c_uint) -> CUresult {
     }
     DRIVER.pin();
     match process::start(Trigger::Driver) {
-        State::Off | State::On(_) => answer,
+        State::Off => answer,
+        State::On(tenant) => {
+            count_unknown_functions(tenant);
+            answer
+        }
         State::Refused(refusal) => {
             process::announce(refusal);
             CUresult::ERROR_INVALID_VALUE
         }
+    }
+}
+
+/// Counts the driver's functions that take memory, by their names, and that the table lacks. Calls
+/// of them are not charged.
+fn count_unknown_functions(tenant: &Tenant) {
+    for name in DRIVER.table().unknown() {
+        warn!("the driver's {name} is not known: it is not charged");
+        named_count::count(&tenant.region().shared().header.unknown_function, name);
     }
 }

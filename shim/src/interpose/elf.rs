@@ -341,12 +341,14 @@ impl Object {
         self.hash.find(name, matching)
     }
 
-    pub(crate) fn definitions(&self) -> impl Iterator<Item = *const c_void> {
-        self.all().map(|(_, address)| address)
-    }
-
-    fn all(&self) -> impl Iterator<Item = (*const c_char, *const c_void)> {
-        (0..self.hash.symbols()).filter_map(|index| self.definition(index))
+    /// Returns the name and address of each symbol that others may bind to.
+    pub(crate) fn definitions(&self) -> impl Iterator<Item = (&CStr, *const c_void)> {
+        (0..self.hash.symbols()).filter_map(|index| {
+            let (name, address) = self.definition(index)?;
+            // SAFETY: a symbol's name is a NUL-terminated string of the object's table, which
+            // exists as long as the object.
+            Some((unsafe { CStr::from_ptr(name) }, address))
+        })
     }
 
     /// Returns the name and address of a symbol that others may bind to.
@@ -427,9 +429,7 @@ mod tests {
     fn every_definition_is_found_by_its_name() {
         let object = libc_object();
         let mut count = 0;
-        for (name, _) in object.all() {
-            // SAFETY: a symbol's name is NUL-terminated and exists as long as the object.
-            let name = unsafe { CStr::from_ptr(name) };
+        for (name, _) in object.definitions() {
             assert!(object.symbol(name.to_bytes()).is_some(), "{name:?}");
             count += 1;
         }

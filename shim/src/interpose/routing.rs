@@ -8,17 +8,19 @@
 //! | null | null |
 //! | the address of a hooked symbol, or a hook | the hook |
 //! | the address of another exported symbol | the same |
-//! | anything else, under a name of the table | refused or passed, and counted |
+//! | anything else | refused or passed, and counted |
 //!
 //! The last row is decided by the symbol of the greatest version that is not above the requested
-//! one: it is refused if that takes memory.
+//! one, or else by the name: it is refused if that takes memory. Exported functions that take
+//! memory and that the table lacks are counted when the driver is initialised
+//! ([`hooks`](crate::hooks)).
 //!
 //! On the drivers measured (535, 550) the last row never occurred, and no two symbols had the same
 //! address. If two hooked symbols do, the requested name and version choose between them.
 
 use core::ffi::{CStr, c_void};
 
-use cgpu_abi::driver::{DefaultStream, proc_address};
+use cgpu_abi::driver::{DefaultStream, proc_address, takes_memory_by_name};
 use cgpu_abi::{DRIVER as ROWS, Role, Row};
 use cgpu_memory::Reason;
 
@@ -78,16 +80,16 @@ fn unexported(found: *const c_void, request: Request<'_>) -> Route {
     if is_driver_hook(found) {
         return Route::To(found);
     }
-    match expected(request) {
-        Some(row) if matches!(row.role, Role::Allocates | Role::Managed | Role::Context) => {
-            process::count(Reason::UnexportedRefused);
-            Route::Refused
-        }
-        _ => {
-            process::count(Reason::UnexportedPassed);
-            Route::To(found)
-        }
+    let takes_memory = match expected(request) {
+        Some(row) => matches!(row.role, Role::Allocates | Role::Managed | Role::Context),
+        None => request.name.to_str().is_ok_and(takes_memory_by_name),
+    };
+    if takes_memory {
+        process::count(Reason::UnexportedRefused);
+        return Route::Refused;
     }
+    process::count(Reason::UnexportedPassed);
+    Route::To(found)
 }
 
 fn expected(request: Request<'_>) -> Option<&'static Row> {

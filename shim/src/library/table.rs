@@ -11,6 +11,8 @@ pub(crate) struct Table<const N: usize> {
     addresses: [*const c_void; N],
     /// All exports of the library, by address.
     exports: Vec<Export>,
+    /// Names of exports without a row that take GPU memory.
+    unknown: Vec<String>,
     /// None: no library.
     object: Option<Object>,
 }
@@ -27,15 +29,19 @@ struct Export {
 unsafe impl<const N: usize> Sync for Table<N> {}
 
 impl<const N: usize> Table<N> {
-    pub(super) const EMPTY: Table<N> =
-        Table { addresses: [ptr::null(); N], exports: Vec::new(), object: None };
+    pub(super) const EMPTY: Table<N> = Table {
+        addresses: [ptr::null(); N],
+        exports: Vec::new(),
+        unknown: Vec::new(),
+        object: None,
+    };
 
     /// Makes the table of `object`, which is a copy of `library`.
     pub(super) fn of(object: Object, library: &Library<N>) -> Table<N> {
         let mut addresses = [ptr::null(); N];
         let mut exports: Vec<Export> = object
             .definitions()
-            .map(|address| Export { address: address.addr(), row: None })
+            .map(|(_, address)| Export { address: address.addr(), row: None })
             .collect();
         for (row, address) in addresses.iter_mut().enumerate() {
             let Some(found) = object.symbol(library.name(row).as_bytes()) else {
@@ -47,11 +53,25 @@ impl<const N: usize> Table<N> {
             }
         }
         exports.sort_unstable();
-        Table { addresses, exports, object: Some(object) }
+        let mut known = addresses;
+        known.sort_unstable();
+        let unknown = object
+            .definitions()
+            .filter(|(_, address)| known.binary_search(address).is_err())
+            .filter_map(|(name, _)| name.to_str().ok())
+            .filter(|name| (library.takes_memory)(name))
+            .map(str::to_owned)
+            .collect();
+        Table { addresses, exports, unknown, object: Some(object) }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.object.is_none()
+    }
+
+    /// Returns the names of functions that take GPU memory and that have no row.
+    pub(crate) fn unknown(&self) -> &[String] {
+        &self.unknown
     }
 
     pub(super) fn object(&self) -> Option<Object> {

@@ -24,7 +24,7 @@ int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t
         *function = (void *)cuMemAlloc_v2;
     if (!strcmp(name, "cuStreamCreate")) *function = (void *)cuStreamCreate;
     if (!strcmp(name, "cuMemAllocPitch") || !strcmp(name, "cuStreamQuery") ||
-        !strcmp(name, "cuBrandNew"))
+        !strcmp(name, "cuBrandNew") || !strcmp(name, "cuMemAllocBrandNew"))
         *function = (void *)hidden;
     if (status && *function) *status = 0;
     return 0;

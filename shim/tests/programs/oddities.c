@@ -13,7 +13,7 @@ int main(void) {
     get_v1 *v1 = (get_v1 *)dlsym(driver, "cuGetProcAddress");
     get_v2 *v2 = (get_v2 *)dlsym(driver, "cuGetProcAddress_v2");
     const char *names[] = {"cuMemAlloc", "cuMemFree", "cuStreamCreate", "cuMemAllocPitch",
-                           "cuStreamQuery", "cuBrandNew", "cuAbsent", ""};
+                           "cuStreamQuery", "cuBrandNew", "cuMemAllocBrandNew", "cuAbsent", ""};
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
         void *function = (void *)1;
         int status = -1;

@@ -220,6 +220,64 @@ fn invalid_environment_is_reported() {
 }
 
 #[test]
+fn private_tables_of_the_driver_are_listed_by_uuid() {
+    let fixture = Fixture::new("A10:23028");
+    let container = fixture.limited("a", 1024);
+    Outcome::of(fixture.program_in(&container, "export_table")).silent();
+    let found = inside(&fixture, &container, |command| command);
+    assert_eq!(found, ["never_met", "export_tables"]);
+    let mut command = fixture.native_in(&container, &fixture.dist().file("cgpu"));
+    command.arg("doctor");
+    let text = Outcome::of(command).stdout;
+    // The table that was got before cuInit counts, too.
+    assert!(text.contains("63677075-2d73-696d-2066-6f726569676e (3)"), "{text}");
+
+    let _monitor = Monitor::start(&fixture);
+    let _ = fixture.accounting(&container);
+    becomes(&fixture, &["export_tables"], || outside(&fixture, &["--why", "memory"]));
+}
+
+/// Returns the folder of a driver with a function that allocates and that no table of cgpu has.
+fn newer_driver(fixture: &Fixture) -> PathBuf {
+    let folder = fixture.path("newer");
+    fs::create_dir(&folder).expect("a folder");
+    let driver = fs::read(fixture.dist().file("sim/libcuda.so.1")).expect("the driver");
+    let (known, newer) = (b"\0cuMemAllocHost\0", b"\0cuMemAllocNext\0");
+    let mut renamed = driver.clone();
+    for (at, bytes) in driver.windows(known.len()).enumerate() {
+        if bytes == known {
+            renamed[at..at + newer.len()].copy_from_slice(newer);
+        }
+    }
+    assert_ne!(driver, renamed);
+    fs::write(folder.join("libcuda.so.1"), renamed).expect("a driver");
+    folder
+}
+
+#[test]
+fn allocating_function_that_is_newer_than_the_shim_is_reported() {
+    let fixture = Fixture::new("A10:23028");
+    let known = used(&fixture);
+    let libraries = [newer_driver(&fixture), fixture.dist().folder().join("sim")];
+    let libraries = std::env::join_paths(libraries).expect("paths without colons");
+    let container =
+        fixture.limited("b", 1024).with("LD_LIBRARY_PATH", &libraries.to_string_lossy());
+    Outcome::of(fixture.program_in(&container, "init")).silent();
+    let diagnose = |container: &Container| inside(&fixture, container, |command| command);
+    assert_eq!(diagnose(&known), ["never_met"]);
+    assert_eq!(diagnose(&container), ["never_met", "unknown_function"]);
+
+    let _monitor = Monitor::start(&fixture);
+    let _ = fixture.accounting(&container);
+    let memory = ["--why", "memory"];
+    becomes(&fixture, &["unknown_function"], || outside(&fixture, &memory));
+    let mut command = fixture.cgpu(&["doctor", "--root", &root(&fixture)]);
+    command.args(memory);
+    let text = Outcome::of(command).stdout;
+    assert!(text.contains("cuMemAllocNext (1)"), "{text}");
+}
+
+#[test]
 fn invalid_container_files_are_reported() {
     let fixture = Fixture::new("A10:23028");
     let diagnose = |container: &Container| inside(&fixture, container, |command| command);
