@@ -1,5 +1,5 @@
-//! Counts by names that only the container's processes know: private tables of the driver, functions
-//! that this release does not know.
+//! Counts by names that only the container's processes know: private tables of the driver, and
+//! functions that this release does not know.
 //!
 //! An entry is claimed word by word, each from 0, without a lock. A process that is killed in
 //! between leaves an unfinished entry, which the next name with the same beginning completes. Names

@@ -381,3 +381,37 @@ fn collectives_in_opposite_orders_complete() {
         let _: Outcome = child.finish().silent();
     }
 }
+
+/// Each rank's kernel spins in its container's turn until the other's has started, which may wait
+/// for a turn. `collective_containers_pct` of the bench is what that costs.
+#[test]
+fn collective_over_two_containers_goes_on_beside_others() {
+    let fixture = Fixture::new("A10:23028,A10:23028");
+    let _monitor = Monitor::start(&fixture);
+    let on = |name: &str, gpu: &str| {
+        let container = fixture.limited(name, 1024).with("NVIDIA_VISIBLE_DEVICES", gpu);
+        container.with("CUDA_VISIBLE_DEVICES", gpu)
+    };
+    let start = |container: &Container, arguments: &[&str]| {
+        let mut command = fixture.program_in(container, "launch_loop");
+        command.args(arguments);
+        Child::start_for(command, LONG)
+    };
+    let endless = ["spin_60us", "--seconds", "140", "--sync-every", "32"];
+    let _others = ["0", "1"].map(|gpu| {
+        let other = on(&format!("other-{gpu}"), gpu);
+        let child = start(&other, &endless);
+        let _ = fixture.accounting(&other);
+        child
+    });
+    let containers = ["0", "1"].map(|gpu| on(&format!("rank-{gpu}"), gpu));
+    let ranks = containers
+        .each_ref()
+        .map(|container| start(container, &["wait_peer_1", "--count", "200", "--sync-every", "1"]));
+    for (rank, container) in ranks.into_iter().zip(&containers) {
+        assert_eq!(rank.finish().number("launches"), 200);
+        let accounting = fixture.accounting(container);
+        let turns = accounting["gpus"][0]["turns"].as_u64();
+        assert!(turns > Some(5), "{accounting:#}");
+    }
+}
