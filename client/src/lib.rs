@@ -5,12 +5,14 @@
 //! | [`connection`] | a connection to a monitor's socket: one request, one reply |
 //! | [`message`] | requests and replies, one JSON object a line |
 //! | [`inventory`], [`health`] | the host's GPUs and their health, as the monitor reports them |
+//! | [`board`] | temperature, power, clocks and PCIe link of a GPU |
 //! | [`device_id`] | the name of a GPU or of a MIG instance: `N` or `N.M` |
 //! | [`record`] | what `cgpu-runtime` records of a container beside its region |
 //!
 //! Nothing here loads NVML, so a program that only talks to the monitor does not need the driver.
 #![forbid(unsafe_code)]
 
+pub mod board;
 pub mod connection;
 pub mod device_id;
 pub mod health;

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::board::Board;
 use crate::device_id::DeviceId;
 use crate::health::Health;
 use crate::inventory::Inventory;
@@ -391,6 +392,9 @@ pub struct GpuStatus {
     /// Utilization in percent, as sampled by NVML; none: not known.
     #[serde(default)]
     pub utilization: Option<u32>,
+    /// Temperature, power, clocks and PCIe link, by NVML.
+    #[serde(default)]
+    pub board: Board,
     /// Measured cost of a switch between containers, in microseconds; none before there were enough
     /// turns.
     pub switch_us: Option<u64>,

@@ -3,9 +3,10 @@
 //! All programs use this code. The monitor reads every second and reports the result
 //! ([`cgpu_client::inventory`]), so starting a container does not open the driver, which takes tens
 //! of milliseconds and more while no program has a GPU open. [`health`] reads whether GPUs answer,
-//! and which errors (XID) they report.
+//! and which errors (XID) they report; [`board`] reads temperature, power and clocks.
 #![forbid(unsafe_code)]
 
+pub mod board;
 pub mod health;
 
 use std::path::{Path, PathBuf};

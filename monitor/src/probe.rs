@@ -14,6 +14,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cgpu_client::board::Board;
 use cgpu_client::device_id::DeviceId;
 use cgpu_client::health::Health;
 use cgpu_client::inventory::HostDevice;
@@ -131,6 +132,7 @@ pub(crate) struct GpuSample {
     pub(crate) free: Option<u64>,
     /// Upper bound of the memory used by no process, with the driver's own. None: unknown.
     pub(crate) unowned: Option<Bytes>,
+    pub(crate) board: Board,
     /// Part of the time for which it computes, in percent. None: unknown.
     pub(crate) utilization: Option<u32>,
     /// The same for each process since the sample before. None: unknown.

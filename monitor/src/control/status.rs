@@ -114,6 +114,7 @@ fn gpu(host: &Host, at: usize) -> GpuStatus {
         sharing: sharing(device.scheduler.sharing()),
         turns: device.scheduler.turns(),
         utilization: device.sample.utilization,
+        board: device.sample.board,
         switch_us: device.scheduler.learned_switch_cost().map(|cost| cost.0 / 1000),
         slice_us: device.scheduler.slice().0 / 1000,
         unknown_processes: on_gpu.map(|(pid, _)| *pid).filter(|pid| !is_verified(pid)).collect(),

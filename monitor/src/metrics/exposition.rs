@@ -72,6 +72,9 @@ fn unit(unit: Unit) -> Option<registry::Unit> {
         Unit::Bytes => Some(registry::Unit::Bytes),
         Unit::Seconds => Some(registry::Unit::Seconds),
         Unit::Ratio => Some(registry::Unit::Other("ratio".into())),
+        Unit::Celsius => Some(registry::Unit::Celsius),
+        Unit::Watts => Some(registry::Unit::Other("watts".into())),
+        Unit::Hertz => Some(registry::Unit::Other("hertz".into())),
     }
 }
 

@@ -35,6 +35,12 @@ pub enum Unit {
     Seconds,
     /// Parts of 1.
     Ratio,
+    /// Degrees Celsius.
+    Celsius,
+    /// Watts.
+    Watts,
+    /// Hertz.
+    Hertz,
 }
 
 /// A sample's labels.
@@ -76,6 +82,9 @@ impl Family {
             Unit::Bytes => "_bytes",
             Unit::Seconds => "_seconds",
             Unit::Ratio => "_ratio",
+            Unit::Celsius => "_celsius",
+            Unit::Watts => "_watts",
+            Unit::Hertz => "_hertz",
         };
         let suffix = match self.kind {
             Kind::Gauge => "",
@@ -127,6 +136,27 @@ families! {
     "cgpu_gpu_utilization", Gauge, Ratio,
         "Part of the time for which the GPU computes, according to NVML.",
         |of, put| gpus(of, put, none, |gpu| gpu.utilization.map(percent));
+    "cgpu_gpu_temperature", Gauge, Celsius,
+        "Temperature of the GPU, according to NVML.",
+        |of, put| gpus(of, put, none, |gpu| gpu.board.temperature_celsius.map(f64::from));
+    "cgpu_gpu_power", Gauge, Watts,
+        "Power that the GPU's board draws, according to NVML.",
+        |of, put| gpus(of, put, none, |gpu| gpu.board.power_mw.map(watts));
+    "cgpu_gpu_power_limit", Gauge, Watts,
+        "The limit in force of that power.",
+        |of, put| gpus(of, put, none, |gpu| gpu.board.power_limit_mw.map(watts));
+    "cgpu_gpu_sm_clock", Gauge, Hertz,
+        "Clock of the GPU's multiprocessors, according to NVML.",
+        |of, put| gpus(of, put, none, |gpu| gpu.board.sm_clock_mhz.map(hertz));
+    "cgpu_gpu_memory_clock", Gauge, Hertz,
+        "Clock of the GPU's memory, according to NVML.",
+        |of, put| gpus(of, put, none, |gpu| gpu.board.memory_clock_mhz.map(hertz));
+    "cgpu_gpu_pcie_generation", Gauge, None,
+        "Generation of the GPU's present PCIe link, according to NVML.",
+        |of, put| gpus(of, put, none, |gpu| gpu.board.pcie.map(|link| link.generation.into()));
+    "cgpu_gpu_pcie_width", Gauge, None,
+        "Lanes of the GPU's present PCIe link, according to NVML.",
+        |of, put| gpus(of, put, none, |gpu| gpu.board.pcie.map(|link| link.width.into()));
     "cgpu_gpu_policy", Gauge, None,
         "The GPU's scheduling policy, 0 to 5.",
         |of, put| gpus(of, put, none, |gpu| Some(gpu.policy.into()));
@@ -441,6 +471,14 @@ fn millis(ms: u64) -> f64 {
 
 fn percent(percent: u32) -> f64 {
     f64::from(percent) / 100.0
+}
+
+fn watts(milliwatts: u32) -> f64 {
+    f64::from(milliwatts) / 1e3
+}
+
+fn hertz(megahertz: u32) -> f64 {
+    f64::from(megahertz) * 1e6
 }
 
 fn flag(is: bool) -> f64 {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use cgpu_client::device_id::DeviceId;
 use cgpu_client::inventory::HostDevice;
 use cgpu_inventory::health::{self, HealthCheck};
-use cgpu_inventory::{self as inventory, Unknown};
+use cgpu_inventory::{self as inventory, Unknown, board};
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
 use nvml_wrapper::enums::device::UsedGpuMemory;
@@ -77,6 +77,7 @@ impl Library {
                 samples,
                 gpu_processes: Vec::new(),
                 former: Vec::new(),
+                board: board::read(&device),
                 utilization: device.utilization_rates().ok().map(|rates| rates.gpu),
                 busy: self.busy(uuid, &device),
             }
