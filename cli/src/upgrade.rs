@@ -2,7 +2,7 @@
 //! obstacles.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, IsTerminal, Read};
 use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
@@ -37,6 +37,9 @@ pub(crate) struct Arguments {
 
 /// Timeout for the successor's first reply: it loads the driver's library, which is slow.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Interval between two lines about a wait on a terminal.
+const WAIT_LINE_INTERVAL: Duration = Duration::from_secs(3);
 
 /// State before an upgrade.
 #[derive(Debug, Serialize)]
@@ -85,8 +88,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Err(anyhow::anyhow!("{obstacle}").into());
     }
     client.upgrade()?;
-    let deadline = Instant::now() + SUCCESSOR_TIMEOUT;
+    let start = Instant::now();
+    let mut wait = Wait::default();
     loop {
+        if io::stderr().is_terminal()
+            && let Some(line) = wait.line(start.elapsed(), status.pid)
+        {
+            eprintln!("cgpu: {line}");
+        }
         // For a short time between the two no monitor answers.
         let now = Client::connect(&socket).and_then(|mut client| client.status());
         match now {
@@ -97,7 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 ))?;
                 return Ok(ExitCode::SUCCESS);
             }
-            _ if Instant::now() > deadline => {
+            _ if start.elapsed() > SUCCESSOR_TIMEOUT => {
                 return Err(anyhow::anyhow!(
                     "no successor has taken over within 60 s; the log of the monitor says why"
                 )
@@ -105,6 +114,28 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             }
             _ => thread::sleep(Duration::from_millis(20)),
         }
+    }
+}
+
+/// The lines about a wait for a successor.
+#[derive(Debug, Default)]
+struct Wait {
+    lines: u32,
+}
+
+impl Wait {
+    /// Returns the line that is due: one at once, then one in each interval.
+    fn line(&mut self, waited: Duration, pid: u32) -> Option<String> {
+        if waited < WAIT_LINE_INTERVAL * self.lines {
+            return None;
+        }
+        let first = self.lines == 0;
+        self.lines += 1;
+        Some(if first {
+            format!("monitor process {pid} starts its successor, which takes up to a minute")
+        } else {
+            format!("monitor process {pid} has not handed over yet, {} s", waited.as_secs())
+        })
     }
 }
 
@@ -176,4 +207,20 @@ fn text(report: &Report) -> String {
             .for_each(|obstacle| text.push_str(&format!("cannot be upgraded now: {obstacle}\n"))),
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_is_reported_at_once_and_every_three_seconds() {
+        let mut wait = Wait::default();
+        let due: Vec<u64> = (0..100)
+            .filter(|tenth| wait.line(Duration::from_millis(tenth * 100), 7).is_some())
+            .collect();
+        assert_eq!(due, [0, 30, 60, 90]);
+        let line = wait.line(Duration::from_secs(60), 7).unwrap();
+        assert_eq!(line, "monitor process 7 has not handed over yet, 60 s");
+    }
 }

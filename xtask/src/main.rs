@@ -29,6 +29,7 @@ mod sanitizer;
 mod size;
 mod soak;
 mod sources;
+mod stages;
 mod terms;
 mod test;
 

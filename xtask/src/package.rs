@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::cargo::Workspace;
+use crate::stages::Stages;
 use crate::{build, portable};
 
 #[derive(Args)]
@@ -57,10 +58,17 @@ fn installed(workspace: &Workspace, folder: &str) -> Result<Vec<String>> {
 pub(crate) fn run(arguments: &Arguments) -> Result<PathBuf> {
     let workspace = Workspace::find()?;
     let dist = workspace.target.join("dist");
-    if !arguments.as_built {
-        portable::build(&workspace, &dist)?;
-        portable::build_tools(&workspace, &dist)?;
+    if arguments.as_built {
+        return collect(&workspace, &dist);
     }
+    let mut stages = Stages::new("package", 3);
+    stages.run("the shim", || portable::build(&workspace, &dist))?;
+    stages.run("the programs", || portable::build_tools(&workspace, &dist))?;
+    stages.run("the archive", || collect(&workspace, &dist))
+}
+
+/// Collects what was built in the archive.
+fn collect(workspace: &Workspace, dist: &Path) -> Result<PathBuf> {
     let name = format!("cgpu-{}-{}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
     let folder = workspace.target.join("package");
     let inside = folder.join(&name);
@@ -69,13 +77,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<PathBuf> {
             .with_context(|| format!("cannot remove {}", inside.display()))?;
     }
     for file in BUILT {
-        build::place(&chosen(&dist, file), &inside.join(file))?;
+        build::place(&chosen(dist, file), &inside.join(file))?;
         build::strip_debug(&inside.join(file))?;
     }
-    for file in installed(&workspace, "share/")?.iter().filter(|file| dist.join(file).exists()) {
+    for file in installed(workspace, "share/")?.iter().filter(|file| dist.join(file).exists()) {
         build::place(&dist.join(file), &inside.join(file))?;
     }
-    let pages = installed(&workspace, "docs/")?;
+    let pages = installed(workspace, "docs/")?;
     for file in SOURCES.iter().copied().chain(pages.iter().map(String::as_str)) {
         build::place(&workspace.root.join(file), &inside.join(file))?;
     }

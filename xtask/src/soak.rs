@@ -12,6 +12,7 @@ use crate::build;
 use crate::cargo::Workspace;
 use crate::collection::TEST;
 use crate::handover;
+use crate::stages::Stages;
 
 /// Default time of policies that change, in seconds.
 const TURNS: &str = "60";
@@ -39,8 +40,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     match words[..] {
         [] => {
             let words = ["--operations", "1000000", "--filling", "600"].map(String::from);
-            let simulated = handover::run(&TEST, "cgpu-differential", &words)?;
-            let all = [simulated, tree(SECONDS, KILLS)?, policies(TURNS)?, chaos(&[ROUNDS])?];
+            let mut stages = Stages::new("soak", 4);
+            let all = [
+                stages.run("a million random steps, then ten minutes of filling", || {
+                    handover::run(&TEST, "cgpu-differential", &words)
+                })?,
+                stages.run("ten minutes of load on the control tree, then 50 kills", || {
+                    tree(SECONDS, KILLS)
+                })?,
+                stages.run("a minute of policies that change", || policies(TURNS))?,
+                stages.run("60 rounds of random failures", || chaos(&[ROUNDS]))?,
+            ];
             Ok(if all == [ExitCode::SUCCESS; 4] { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         ["tree"] => tree(SECONDS, KILLS),
