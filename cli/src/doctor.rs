@@ -9,6 +9,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
 use cgpu_diagnosis::{CANNOT_EXAMINE, Options};
@@ -36,7 +37,8 @@ use causes::{Findings, Question};
 use view::View;
 
 const CODES: &str = "\
-Exit codes: 0 nothing is wrong; 1 something is wrong; 2 it cannot be examined, or invalid arguments.
+Exit codes: 0 nothing is wrong now; 1 something is wrong; 2 it cannot be examined, or invalid
+arguments. What is past or by design is information.
 Without PROGRAM, --pid and --container it examines, in a container, that container; on the host, the
 monitor and all containers.";
 
@@ -55,6 +57,9 @@ pub(crate) struct Arguments {
     /// Examine only this container of the monitor
     #[arg(long, value_name = "NAME", conflicts_with_all = ["pid", "program"])]
     container: Option<String>,
+    /// Leave out what is known to have happened earlier, for example before 10m, 2h or 1d
+    #[arg(long, value_name = "TIME", value_parser = period)]
+    since: Option<Duration>,
     #[command(flatten)]
     options: Options<Question>,
     #[command(flatten)]
@@ -75,9 +80,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let mut findings = Findings::default();
     examine(arguments, &mut findings).map_err(|error| Failure { error, code: CANNOT_EXAMINE })?;
-    let findings = findings.about(arguments.options.why);
+    let findings = findings.about(arguments.options.why).since(arguments.since);
     output::write(findings.report(&arguments.options))?;
     Ok(findings.exit_code())
+}
+
+/// Parses a time such as `90`, `90s`, `10m`, `2h` or `1d`.
+fn period(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(char::is_alphabetic);
+    let unit = match &text[digits.len()..] {
+        "" | "s" => Some(1),
+        "m" | "min" => Some(60),
+        "h" => Some(3600),
+        "d" => Some(86_400),
+        _ => None,
+    };
+    let seconds = unit.zip(digits.parse::<u32>().ok());
+    let known = seconds.map(|(unit, count)| Duration::from_secs(unit * u64::from(count)));
+    known.ok_or_else(|| "expected a number with s, m, h or d, such as 10m".into())
 }
 
 fn examine(arguments: &Arguments, findings: &mut Findings) -> Result<()> {

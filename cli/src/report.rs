@@ -21,6 +21,8 @@ use cgpu_shm::reason::counted;
 use cgpu_shm::slots::State;
 use cgpu_shm::snapshot::{Reader, Snapshot};
 use cgpu_shm::units::SlotIndex;
+use cgpu_shm::uuid::Uuid;
+use cgpu_sim::{GpuSpec, Model};
 use rustix::fs::OFlags;
 use serde::Serialize;
 
@@ -66,10 +68,25 @@ impl Source {
     }
 
     pub(crate) fn report(&mut self) -> Result<Report> {
-        match self {
-            Self::Host(root) => of_host(root),
-            Self::Container(container) => Ok(container.report()),
-        }
+        let mut report = match self {
+            Self::Host(root) => of_host(root)?,
+            Self::Container(container) => container.report(),
+        };
+        name_simulated(&mut report.status);
+        Ok(report)
+    }
+}
+
+/// Returns the model of a simulated GPU, whose UUID is made from that; none: it is not simulated.
+pub(crate) fn simulated(uuid: &str) -> Option<&'static Model> {
+    let Uuid(bytes) = uuid.parse().ok()?;
+    GpuSpec::model_of(bytes)
+}
+
+/// Names simulated GPUs where NVML does not.
+pub(crate) fn name_simulated(status: &mut Status) {
+    for gpu in status.gpus.iter_mut().filter(|gpu| gpu.name.is_empty()) {
+        gpu.name = simulated(&gpu.uuid).map(|model| model.name.to_owned()).unwrap_or_default();
     }
 }
 

@@ -466,6 +466,9 @@ pub struct ContainerStatus {
     /// Counted reasons by name (`shm/src/reason.rs`), including those of its exited processes.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
+    /// Time since each of them was last seen to grow, in milliseconds; absent without a monitor.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub counted_ago_ms: BTreeMap<String, u64>,
     /// How often its processes got each of the driver's private tables, by UUID; those beyond 15
     /// as `others`.
     #[serde(default)]

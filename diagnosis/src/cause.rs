@@ -9,8 +9,21 @@ use serde::Serialize;
 pub enum Severity {
     /// It is: the exit status is 1.
     Wrong,
+    /// It was: this has happened, and is over.
+    Past,
     /// It is not: this answers the question, and was configured or needs no action.
     ByDesign,
+}
+
+impl Severity {
+    /// How reports and pages mark a cause of this severity.
+    pub(crate) const fn mark(self) -> Option<&'static str> {
+        match self {
+            Self::Wrong => None,
+            Self::Past => Some("past"),
+            Self::ByDesign => Some("by design"),
+        }
+    }
 }
 
 /// One row of a table of causes.

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use cgpu_text::printable;
 use clap::{Args, ValueEnum};
@@ -29,6 +30,8 @@ struct Finding<C> {
     subject: String,
     /// What was observed.
     found: String,
+    /// Time since it last happened, where that is known.
+    ago: Option<Duration>,
 }
 
 /// The findings of an examination, and what was examined.
@@ -47,7 +50,18 @@ impl<C> Default for Findings<C> {
 impl<C: Cause> Findings<C> {
     /// Adds a cause, once.
     pub fn add(&mut self, cause: C, subject: &str, found: impl AsRef<str>) {
-        let finding = Finding { cause, subject: line(subject), found: line(found.as_ref()) };
+        self.add_event(cause, subject, found, None);
+    }
+
+    /// Adds something that has happened, once, with the time since then where that is known.
+    pub fn add_event(
+        &mut self,
+        cause: C,
+        subject: &str,
+        found: impl AsRef<str>,
+        ago: Option<Duration>,
+    ) {
+        let finding = Finding { cause, subject: line(subject), found: line(found.as_ref()), ago };
         if !self.list.contains(&finding) {
             self.list.push(finding);
         }
@@ -89,13 +103,21 @@ impl<C: Cause> Findings<C> {
         self
     }
 
-    /// Returns whether nothing is wrong.
+    /// Drops what is known to have happened before this time. None: keeps everything.
     #[must_use]
-    pub fn is_well(&self) -> bool {
-        self.list.iter().all(|it| it.cause.entry().severity == Severity::ByDesign)
+    pub fn since(mut self, longest: Option<Duration>) -> Self {
+        let is_old = |it: &Finding<C>| it.ago.zip(longest).is_some_and(|(ago, most)| ago > most);
+        self.list.retain(|it| !is_old(it));
+        self
     }
 
-    /// Returns the exit status: 0 if nothing is wrong, otherwise 1.
+    /// Returns whether nothing is wrong now.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        self.list.iter().all(|it| it.cause.entry().severity != Severity::Wrong)
+    }
+
+    /// Returns the exit status: 0 if nothing is wrong now, otherwise 1.
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(u8::from(!self.is_well()))
@@ -106,7 +128,7 @@ impl<C: Cause> Findings<C> {
     pub fn json(&self) -> Value {
         let row = |it: &Finding<C>| {
             let entry = it.cause.entry();
-            json!({
+            let mut row = json!({
                 "question": help(entry.question).0,
                 "cause": entry.name,
                 "severity": entry.severity,
@@ -114,7 +136,11 @@ impl<C: Cause> Findings<C> {
                 "found": it.found,
                 "message": entry.message,
                 "remedy": entry.remedy,
-            })
+            });
+            if let Some(ago) = it.ago {
+                row["ago_s"] = ago.as_secs().into();
+            }
+            row
         };
         let causes: Vec<Value> = self.list.iter().map(row).collect();
         json!({"ok": self.is_well(), "examined": self.examined, "causes": causes})
@@ -130,15 +156,23 @@ impl<C: Cause> Findings<C> {
             if last.replace(entry.question) != Some(entry.question) {
                 text += &format!("{}\n", help(entry.question).1);
             }
-            let mark = if entry.severity == Severity::ByDesign { ", by design" } else { "" };
+            let mark = entry.severity.mark().map(|mark| format!(", {mark}")).unwrap_or_default();
             let _ =
                 writeln!(text, "  {} ({}{mark})\n    {}", it.subject, entry.name, entry.message);
             if !it.found.is_empty() {
                 let _ = writeln!(text, "    found: {}", it.found);
             }
+            if let Some(ago) = it.ago {
+                let _ = writeln!(text, "    last:  {} s ago", ago.as_secs());
+            }
             let _ = writeln!(text, "    do:    {}", entry.remedy);
         }
-        let summary = if self.is_well() { "nothing is wrong" } else { "something is wrong" };
+        let is_past = |it: &Finding<C>| it.cause.entry().severity == Severity::Past;
+        let summary = match (self.is_well(), self.list.iter().any(is_past)) {
+            (false, _) => "something is wrong",
+            (true, true) => "nothing is wrong now",
+            (true, false) => "nothing is wrong",
+        };
         let _ = writeln!(text, "{summary}; examined: {}", self.examined.join(", "));
         text
     }

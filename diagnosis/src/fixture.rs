@@ -5,7 +5,7 @@ use std::fs;
 
 use clap::ValueEnum;
 
-use crate::cause::{Cause, Severity};
+use crate::cause::Cause;
 use crate::findings::help;
 
 /// Checks that each cause has a unique name, a message and a remedy.
@@ -52,11 +52,9 @@ pub fn check_page<C: Cause>(path: &str, mark: &str) {
         tables += &format!("### {heading}\n\n| cause | what it is | what to do |\n|---|---|---|\n");
         let entries = C::ALL.iter().map(|cause| cause.entry());
         for entry in entries.filter(|entry| entry.question == *question) {
-            let by_design = if entry.severity == Severity::ByDesign { " (by design)" } else { "" };
-            tables += &format!(
-                "| `{}`{by_design} | {} | {} |\n",
-                entry.name, entry.message, entry.remedy
-            );
+            let mark = entry.severity.mark().map(|mark| format!(" ({mark})")).unwrap_or_default();
+            tables +=
+                &format!("| `{}`{mark} | {} | {} |\n", entry.name, entry.message, entry.remedy);
         }
         tables.push('\n');
     }

@@ -245,6 +245,14 @@ impl GpuSpec {
         uuid
     }
 
+    /// Returns the model whose GPU has this UUID; none: the GPU is not simulated.
+    #[must_use]
+    pub fn model_of(uuid: [u8; 16]) -> Option<&'static Model> {
+        let whole = |model| Self { model, total: Bytes::ZERO, part: Part::Whole };
+        let has = |model: &&'static Model| (0..MAX_GPUS).any(|at| whole(*model).uuid(at) == uuid);
+        MODELS.iter().find(has)
+    }
+
     /// Returns its name: of an instance, its GPU's and its profile.
     #[must_use]
     pub fn name(&self) -> String {

@@ -111,6 +111,9 @@ cgpu_diagnosis::causes! {
     MonitorBlind, Throttle, Wrong, "monitor_blind",
         "The monitor has no NVML, so it cannot find GPUs that no container uses, or programs that bypass cgpu.",
         "Install the driver where the monitor runs, or set nvml in monitor.toml; it tries again every 2 s.";
+    SimulatedGpu, Throttle, ByDesign, "simulated_gpu",
+        "The GPU is simulated inside its programs, so the monitor has no NVML for it: utilisation, temperature and the memory that others use are not known.",
+        "Nothing. A real GPU needs the driver where the monitor runs.";
     NativePolicy, Throttle, ByDesign, "native_policy",
         "The GPU's policy is 5 (native): only memory is limited.",
         "Set another policy: cgpu set N/policy 1.";
@@ -126,17 +129,17 @@ cgpu_diagnosis::causes! {
     HostProcess, Throttle, ByDesign, "host_process",
         "A process outside of containers uses the GPU, so it is not limited.",
         "Start it with `cgpu run` to limit it.";
-    LetThrough, Throttle, Wrong, "let_through",
+    LetThrough, Throttle, Past, "let_through",
         "Launches were not limited while the monitor's heartbeat had stopped.",
         "Check why the monitor was stopped or slow (its log, the load of the host).";
-    GpuClock, Throttle, Wrong, "gpu_clock",
+    GpuClock, Throttle, Past, "gpu_clock",
         "The GPU's clock gave impossible durations: it was set, or is off by more than 500 ppm.",
         "If the count does not grow, nothing: a reset of the GPU causes this once. Otherwise report it with the GPU's and the driver's version.";
-    EndedProcess, Throttle, ByDesign, "ended_process",
+    EndedProcess, Throttle, Past, "ended_process",
         "The monitor ended a process that used a GPU without the shim or exceeded its limit, as configured.",
         "Start the process with the shim and within its limit, or change end_unshimmed or over_limit in monitor.toml.";
     // Memory.
-    OverLimit, Memory, Wrong, "over_limit",
+    OverLimit, Memory, Past, "over_limit",
         "Allocations were refused because they exceeded the container's limit.",
         "Raise the limit (cgpu set N/ID/memsize), or allocate less. Memory of contexts and modules counts, too.";
     UseOverLimit, Memory, Wrong, "use_over_limit",
@@ -157,10 +160,10 @@ cgpu_diagnosis::causes! {
     GpuNumaNode, Memory, Wrong, "gpu_numa_node",
         "The GPU's memory is a NUMA node of the host: programs and the kernel can place host memory there, where no limit counts it.",
         "Write `options nvidia NVreg_CoherentGPUMemoryMode=driver` into a file in /etc/modprobe.d (driver 580 or newer), and restart the host; or keep containers off the node (docker run --cpuset-mems).";
-    GpuFull, Memory, Wrong, "gpu_full",
+    GpuFull, Memory, Past, "gpu_full",
         "The driver refused memory that the limit allows: the GPU itself is full.",
         "Find what uses it (cgpu smi): limits that add up to more than the GPU has, or processes outside of containers.";
-    ManagedMemory, Memory, Wrong, "managed_memory",
+    ManagedMemory, Memory, Past, "managed_memory",
         "Managed memory was refused, as always: it cannot be limited.",
         "Use device memory (cuMemAlloc, cudaMalloc, memory pools).";
     UnknownFunction, Memory, Wrong, "unknown_function",
@@ -169,10 +172,10 @@ cgpu_diagnosis::causes! {
     ExportTables, Memory, ByDesign, "export_tables",
         "Programs got private tables of the driver, whose functions cgpu does not see (cuGetExportTable).",
         "Nothing: the CUDA runtime gets some in every program. docs/limits.md says what their functions can do.";
-    Unsupported, Memory, Wrong, "unsupported",
+    Unsupported, Memory, Past, "unsupported",
         "A call was refused because it is not supported under a limit, or missing in the driver.",
         "Use another call; docs/support.md lists what is refused, and why.";
-    StoppedProcess, Memory, Wrong, "stopped_process",
+    StoppedProcess, Memory, Past, "stopped_process",
         "An allocation failed because a stopped process holds the container's ledger lock.",
         "Continue (kill -CONT) or end the stopped process.";
     Draining, Memory, ByDesign, "draining",

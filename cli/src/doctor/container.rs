@@ -202,17 +202,21 @@ pub(crate) fn check_counters(
     findings: &mut Findings,
 ) {
     check_driver(container, subject, findings);
-    let mut by_cause: Vec<(Cause, Vec<String>)> = Vec::new();
+    let mut by_cause: Vec<(Cause, Vec<String>, Option<u64>)> = Vec::new();
     for (name, count) in sums {
         let Some(reason) = Reason::named(name) else { continue };
         let Some(cause) = cause(reason) else { continue };
         let line = format!("{count} times {name}: {}", reason.message());
-        match by_cause.iter_mut().find(|(other, _)| *other == cause) {
-            Some((_, lines)) => lines.push(line),
-            None => by_cause.push((cause, vec![line])),
+        let ago_ms = container.counted_ago_ms.get(name).copied();
+        match by_cause.iter_mut().find(|(other, ..)| *other == cause) {
+            Some((_, lines, last)) => {
+                lines.push(line);
+                *last = last.zip(ago_ms).map(|(last, ago)| last.min(ago));
+            }
+            None => by_cause.push((cause, vec![line], ago_ms)),
         }
     }
-    for (cause, mut lines) in by_cause {
+    for (cause, mut lines, ago_ms) in by_cause {
         if matches!(cause, Cause::OverLimit | Cause::GpuFull) {
             lines.extend(container.gpus.iter().map(describe));
         }
@@ -221,7 +225,9 @@ pub(crate) fn check_counters(
             let message = Reason::ClockReanchored.message();
             lines.extend(reanchored.map(|count| format!("{count} times: {message}")));
         }
-        findings.add(cause, subject, lines.join(" "));
+        // An accounting that was rewritten stays wrong.
+        let ago = ago_ms.filter(|_| cause != Cause::Tampered).map(Duration::from_millis);
+        findings.add_event(cause, subject, lines.join(" "), ago);
     }
 }
 

@@ -2,9 +2,10 @@
 //! on the GPUs.
 
 use std::path::Path;
+use std::time::Duration;
 
 use cgpu_client::connection::{Client, Failure};
-use cgpu_client::message::{self, ContainerStatus, Sharing, Status};
+use cgpu_client::message::{self, ContainerStatus, GpuStatus, Sharing, Status};
 use cgpu_shm::file::Fault;
 use cgpu_shm::paths;
 use cgpu_shm::snapshot::Reader;
@@ -88,7 +89,10 @@ pub(crate) fn check_status(status: &Status, only: Option<&str>, findings: &mut F
     for warning in &status.warnings {
         findings.add(Cause::MonitorWarning, MONITOR, warning);
     }
-    if status.gpus.iter().all(|gpu| gpu.name.is_empty() && gpu.memory_used.is_none()) {
+    let is_simulated =
+        |gpu: &GpuStatus| gpu.memory_used.is_none() && report::simulated(&gpu.uuid).is_some();
+    let is_blind = status.gpus.iter().all(|gpu| gpu.name.is_empty() && gpu.memory_used.is_none());
+    if is_blind && !status.gpus.iter().any(is_simulated) {
         findings.add(Cause::MonitorBlind, MONITOR, "");
     }
     let wanted: Vec<&ContainerStatus> =
@@ -98,7 +102,9 @@ pub(crate) fn check_status(status: &Status, only: Option<&str>, findings: &mut F
             continue;
         }
         let subject = format!("GPU {}", gpu.index);
-        if let Some(why) = &gpu.limits_unverified {
+        if is_simulated(gpu) {
+            findings.add(Cause::SimulatedGpu, &subject, "");
+        } else if let Some(why) = &gpu.limits_unverified {
             findings.add(Cause::LimitsUnverified, &subject, why);
         }
         if gpu.policy == NATIVE {
@@ -126,13 +132,13 @@ pub(crate) fn check_status(status: &Status, only: Option<&str>, findings: &mut F
         .filter(|it| wanted.iter().any(|one| one.id == it.container) || only.is_none())
     {
         let signal = watched::signal(ended.signal);
-        let (comm, id, cause, ago) =
-            (&ended.comm, &ended.container, ended.cause.name(), ended.ago_ms / 1000);
+        let (comm, id, cause) = (&ended.comm, &ended.container, ended.cause.name());
         let subject = format!("process {} ({comm}) of container {id}", ended.pid);
-        findings.add(
+        findings.add_event(
             Cause::EndedProcess,
             &subject,
-            format!("{signal} was sent {ago} s ago, for {cause}"),
+            format!("{signal} was sent, for {cause}"),
+            Some(Duration::from_millis(ended.ago_ms)),
         );
     }
 }

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::time::Duration;
 
 use cgpu_client::message::{
     self, ContainerStatus, Ended, Finding, GpuStatus, ShareStatus, Sharing, Shim, Signal, Status,
@@ -459,6 +460,75 @@ fn host_memory_that_can_be_a_gpus_has_causes() {
     assert!(advice.contains("options nvidia NVreg_CoherentGPUMemoryMode=driver"), "{advice}");
     assert!(advice.contains("/etc/modprobe.d"), "{advice}");
     assert!(!fixture.view.root.join("etc/modprobe.d").exists());
+}
+
+#[test]
+fn refusals_are_past_and_can_be_left_out_by_their_age() {
+    let mut status = well();
+    let container = &mut status.containers[0];
+    container.counters = [("over_limit", 3), ("context_over_limit", 1), ("managed_refused", 1)]
+        .map(|(name, count)| (name.to_owned(), count))
+        .into();
+    container.counted_ago_ms = [("over_limit", 7_200_500), ("context_over_limit", 90_000)]
+        .map(|(name, ago)| (name.to_owned(), ago))
+        .into();
+    let found = |since: Option<u64>| {
+        let mut findings = Findings::default();
+        host::check_status(&status, None, &mut findings);
+        findings.since(since.map(Duration::from_secs))
+    };
+    let all = found(None);
+    assert!(all.is_well(), "{}", all.text());
+    assert_eq!(all.names(), ["over_limit", "managed_memory"]);
+    assert_eq!(all.json()["causes"][0]["ago_s"], 90, "the last of both kinds");
+    assert_eq!(all.json()["causes"][0]["severity"], "past");
+    assert!(all.text().contains("(over_limit, past)"), "{}", all.text());
+    assert!(all.text().contains("    last:  90 s ago\n"), "{}", all.text());
+    assert!(all.text().contains("nothing is wrong now; examined: "), "{}", all.text());
+    // The time of the other one is not known.
+    assert_eq!(found(Some(90)).names(), ["over_limit", "managed_memory"]);
+    assert_eq!(found(Some(89)).names(), ["managed_memory"]);
+}
+
+#[test]
+fn tampered_accounting_stays_wrong() {
+    let mut status = well();
+    status.containers[0].counters.insert("tampered".into(), 1);
+    status.containers[0].counted_ago_ms.insert("tampered".into(), 7_200_000);
+    let mut findings = Findings::default();
+    host::check_status(&status, None, &mut findings);
+    let findings = findings.since(Some(Duration::from_secs(1)));
+    assert!(!findings.is_well());
+    assert_eq!(findings.names(), ["tampered"]);
+}
+
+#[test]
+fn missing_nvml_is_by_design_on_a_simulated_gpu() {
+    let (model, part) = (&cgpu_sim::gpu::MODELS[0], cgpu_sim::instance::Part::Whole);
+    let spec = cgpu_sim::GpuSpec { model, total: cgpu_sim::Bytes::ZERO, part };
+    let uuid = cgpu_shm::uuid::Uuid(spec.uuid(3)).to_string();
+    let blind = |uuid: &str| {
+        let mut status = well();
+        let gpu = &mut status.gpus[0];
+        (gpu.name, gpu.uuid) = (String::new(), uuid.to_owned());
+        gpu.limits_unverified = Some("NVML does not answer.".into());
+        let mut findings = Findings::default();
+        host::check_status(&status, None, &mut findings);
+        (findings.is_well(), findings.names())
+    };
+    assert_eq!(blind(&uuid), (true, vec!["simulated_gpu"]));
+    let real = "GPU-5e8f5d7c-0000-4000-8000-000000000001";
+    assert_eq!(blind(real), (false, vec!["monitor_blind", "limits_unverified"]));
+}
+
+#[test]
+fn period_has_a_unit() {
+    for (text, seconds) in [("90", 90), ("90s", 90), ("10m", 600), ("2h", 7200), ("1d", 86_400)] {
+        assert_eq!(super::period(text), Ok(Duration::from_secs(seconds)), "{text}");
+    }
+    for text in ["", "m", "-1m", "1.5h", "1w", "99999999999", "1 m"] {
+        assert!(super::period(text).is_err(), "{text}");
+    }
 }
 
 #[test]

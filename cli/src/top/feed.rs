@@ -10,6 +10,7 @@ use cgpu_client::connection::{Client, Failure};
 use super::ThreadEnd;
 use super::model::{Note, Sample, Write};
 use super::update::Event;
+use crate::report;
 
 /// Timeout for a monitor that restarts.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -88,7 +89,8 @@ impl Feed {
 
 fn sample(client: Option<Client>, socket: &Path) -> Result<(Client, Sample), Failure> {
     let mut client = client.map_or_else(|| Client::connect(socket), Ok)?;
-    let status = client.status()?;
+    let mut status = client.status()?;
+    report::name_simulated(&mut status);
     let turns = match client.turns() {
         Ok(turns) => turns,
         // An older monitor does not know the request.

@@ -26,7 +26,7 @@ pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
             region.refresh();
         }
         container.note_exits(now);
-        container.count();
+        container.count(now);
     }
     let mut containers: Vec<ContainerStatus> =
         host.containers.values().map(|container| self::container(host, container, now)).collect();
@@ -179,6 +179,7 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
         gpus: shares.map(|device| share(container, device, now)).collect(),
         processes: processes(container, devices, now),
         counters: container.counters.totals(),
+        counted_ago_ms: container.counters.ages(now),
         export_tables: seen.map(|seen| seen.export_tables.clone()).unwrap_or_default(),
         unknown_functions: seen.map(|seen| seen.unknown_functions.clone()).unwrap_or_default(),
         refused: container.refusal.clone(),

@@ -264,7 +264,7 @@ impl Container {
         self.unaccounted.clear();
         self.exported.clear();
         self.released.clear();
-        self.counters.take(&[]);
+        self.counters.take(Nanos::ZERO, &[]);
         match opened.limits {
             Ok(limits) => {
                 self.limits = limits;
@@ -471,9 +471,9 @@ impl Container {
         });
     }
 
-    pub(crate) fn count(&mut self) {
+    pub(crate) fn count(&mut self, now: Nanos) {
         if let Some(region) = self.region.as_ref().filter(|region| region.unreadable.is_none()) {
-            self.counters.take(&region.seen.slots);
+            self.counters.take(now, &region.seen.slots);
         }
     }
 

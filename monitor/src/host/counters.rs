@@ -9,6 +9,7 @@ use cgpu_shm::layout::COUNTERS;
 use cgpu_shm::reason::Reason;
 use cgpu_shm::slots::State;
 use cgpu_shm::snapshot::Slot;
+use cgpu_shm::units::Nanos;
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -17,10 +18,12 @@ pub(crate) struct Counters {
     present: BTreeMap<(usize, u64), [u32; COUNTERS]>,
     /// Sums of all other processes, by the reason's index.
     exited: BTreeMap<usize, u64>,
+    /// When a count last grew, by the reason's index.
+    grown: BTreeMap<usize, Nanos>,
 }
 
 impl Counters {
-    pub(crate) fn take(&mut self, slots: &[Slot]) {
+    pub(crate) fn take(&mut self, now: Nanos, slots: &[Slot]) {
         let mut present = BTreeMap::new();
         for (index, slot) in slots.iter().enumerate() {
             if matches!(slot.word.state(), Some(State::Free) | None) {
@@ -28,8 +31,11 @@ impl Counters {
             }
             let name = (index, slot.word.generation().get());
             let mut counts = self.present.remove(&name).unwrap_or([0; COUNTERS]);
-            for (most, count) in counts.iter_mut().zip(&slot.counters) {
-                *most = (*most).max(*count);
+            for (reason, (most, count)) in counts.iter_mut().zip(&slot.counters).enumerate() {
+                if count > most {
+                    *most = *count;
+                    self.grown.insert(reason, now);
+                }
             }
             present.insert(name, counts);
         }
@@ -44,11 +50,21 @@ impl Counters {
         for counts in self.present.values() {
             add(&mut totals, counts);
         }
-        // A reason unknown to this version has no name, and a container may write anything there.
-        let named =
-            |(index, sum): (usize, u64)| Some((Reason::ALL.get(index)?.name().to_owned(), sum));
-        totals.into_iter().filter_map(named).collect()
+        named(totals.into_iter())
     }
+
+    /// Returns the time since each of them last grew, in milliseconds.
+    pub(crate) fn ages(&self, now: Nanos) -> BTreeMap<String, u64> {
+        named(self.grown.iter().map(|(index, at)| (*index, (now - *at).0 / 1_000_000)))
+    }
+}
+
+/// Returns values by the reasons' names. A reason unknown to this version has none, and a container
+/// may write anything there.
+fn named(values: impl Iterator<Item = (usize, u64)>) -> BTreeMap<String, u64> {
+    let named =
+        |(index, value): (usize, u64)| Some((Reason::ALL.get(index)?.name().to_owned(), value));
+    values.filter_map(named).collect()
 }
 
 fn add(totals: &mut BTreeMap<usize, u64>, counts: &[u32; COUNTERS]) {
@@ -62,7 +78,7 @@ fn add(totals: &mut BTreeMap<usize, u64>, counts: &[u32; COUNTERS]) {
 mod tests {
     use super::*;
     use cgpu_shm::slots::Word;
-    use cgpu_shm::units::{Generation, Nanos};
+    use cgpu_shm::units::Generation;
 
     fn slot(generation: u64, state: State, over_limit: u32) -> Slot {
         let mut counters = [0; COUNTERS];
@@ -92,8 +108,25 @@ mod tests {
             (vec![slot(1, State::Free, 0)], 9),
             (vec![], 9),
         ] {
-            counters.take(&slots);
+            counters.take(Nanos::ZERO, &slots);
             assert_eq!(over(&counters), sum);
         }
+    }
+
+    #[test]
+    fn age_is_that_of_the_last_growth() {
+        let mut counters = Counters::default();
+        let at = |seconds: u64| Nanos(seconds * 1_000_000_000);
+        for (second, count) in [(1, 0), (2, 3), (3, 3), (4, 1), (5, 4), (6, 4)] {
+            counters.take(at(second), &[slot(1, State::Live, count)]);
+        }
+        let age = |now| counters.ages(at(now)).get("over_limit").copied();
+        assert_eq!((age(6), age(9)), (Some(1000), Some(4000)));
+        counters.take(at(10), &[]);
+        assert_eq!(
+            counters.ages(at(11)),
+            [("over_limit".to_owned(), 6000)].into(),
+            "it has exited"
+        );
     }
 }

@@ -137,7 +137,7 @@ impl Host {
             container.faults.remove("no_doorbell");
         }
         container.note_exits(now);
-        container.count();
+        container.count(now);
         let changed = container.region.as_mut().is_some_and(Region::has_moved);
         self.find_processes(now, tenant);
         self.reclaim(now, tenant);

@@ -353,6 +353,15 @@ fn refused_allocation_is_explained() {
             .then_some(found)
     });
     assert!(!found.contains(&"use_over_limit".to_owned()), "{found:?}");
+    // They are past: nothing is wrong now.
+    let mut command = fixture.cgpu(&["doctor", "--json", "--root", &root(&fixture)]);
+    command.args(["--why", "memory"]);
+    let all = Outcome::of(command).exits(0).json();
+    let causes = all["causes"].as_array().expect("causes");
+    assert!(causes.iter().all(|cause| cause["severity"] == "past" && cause["ago_s"].is_u64()));
+    fixture.eventually("refusals older than a second", || {
+        outside(&fixture, &["--why", "memory", "--since", "1s"]).is_empty().then_some(())
+    });
     fixture.set("0/a/memsize", &(128 * MIB).to_string());
     fixture.eventually("over the limit", || {
         outside(&fixture, &["--container", "a"])
