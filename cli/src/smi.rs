@@ -11,6 +11,7 @@ use clap::Args;
 use crate::output::{self, Reader};
 use crate::report::Source;
 use crate::root::Root;
+use crate::theme::Theme;
 use crate::{Failure, nodes, table};
 
 /// Shown at the end of the help, and in `docs/monitoring.md`.
@@ -19,7 +20,7 @@ Exit codes: 0 shown, also without monitor or containers; 1 not shown (an unexpec
 known, an unreadable folder, no such container); 2 invalid arguments.
 
 Inside a container it shows that container, from its own files (CGPU_DIR, /run/cgpu). --root selects
-a host's monitor.";
+a host's monitor. Colours are for terminals; set NO_COLOR to disable them.";
 
 #[derive(Args)]
 #[command(after_help = CODES)]
@@ -53,8 +54,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             let id = id.with_context(|| format!("no container is named {typed:?}"))?;
             containers.retain(|container| container.id == id);
         }
-        let text =
-            if arguments.json { serde_json::to_string(&report)? } else { table::render(&report) };
+        let text = if arguments.json {
+            serde_json::to_string(&report)?
+        } else {
+            table::render(&report, Theme::of_output(), io::stdout().is_terminal())
+        };
         let reader = show(&text, arguments.watch.is_some() && !arguments.json)?;
         let (Some(interval), Reader::Open) = (arguments.watch, reader) else {
             return Ok(ExitCode::SUCCESS);

@@ -1,42 +1,60 @@
-//! The tables of `cgpu smi`. Memory is in MiB, shares in percent of the GPU.
+//! The tables of `cgpu smi`, in 80 columns. Memory is in MiB, shares in percent of the GPU.
 //!
 //! A container's row shows its total use, which is compared with its limit. The rows below it are
 //! the parts: its processes, the memory of contexts and modules (`implicit`), exported memory of
 //! exited processes, and the memory of exited processes that is not yet free (`draining`).
 
-use std::fmt::Write;
-
-use cgpu_client::device_id::DeviceId;
+use cgpu_client::board::Board;
 use cgpu_client::message::{
     ContainerStatus, GpuStatus, ProcessGpu, ProcessStatus, ShareStatus, Sharing, Status,
 };
 use cgpu_text::printable;
-use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
+use crate::columns::{left, right, width, wrap};
 use crate::report::{Report, View};
+use crate::theme::Theme;
 use crate::watched;
 
-/// Renders a paragraph per GPU, a table of containers and their processes, and the warnings.
-pub(crate) fn render(report: &Report) -> String {
+/// The columns and their widths.
+const COLUMNS: [(&str, usize); 9] = [
+    ("CONTAINER", 18),
+    ("GPU", 4),
+    ("COMPUTE", 9),
+    ("SET", 7),
+    ("MEASURED", 8),
+    ("UTIL", 5),
+    ("WAITED", 6),
+    ("USED MiB", 8),
+    ("LIMIT", 7),
+];
+/// The column with a container's use, below which its parts are shown.
+const USED: usize = 7;
+
+/// Indentation of what belongs to a container or a GPU.
+const INDENT: usize = 2;
+
+/// Renders a paragraph per GPU, a table of containers and their processes, and the warnings. They
+/// fit into 80 columns. For a reader other than a terminal each warning is a line.
+pub(crate) fn render(report: &Report, theme: Theme, is_terminal: bool) -> String {
     let status = &report.status;
-    let mut text = heading(report);
+    let mut text = wrap([heading(report).as_str()], "", 0, INDENT);
     for gpu in &status.gpus {
-        text.push_str(&gpu_lines(gpu, report));
+        text += &gpu_lines(gpu, report, theme);
     }
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(columns());
-    for container in &status.containers {
-        for share in &container.gpus {
-            add(&mut table, container, share, report);
+    if status.containers.iter().all(|container| container.gpus.is_empty()) {
+        text += "no containers\n";
+    } else {
+        let names = row(&COLUMNS.map(|(name, _)| name.to_owned()));
+        text += &format!("\n{}", theme.paint(theme.selected(), &names));
+        for container in &status.containers {
+            for share in &container.gpus {
+                text += &rows(container, share, report, theme);
+            }
         }
     }
-    if table.is_empty() {
-        text.push_str("no containers\n");
-    } else {
-        let _ = writeln!(text, "\n{}", table.trim_fmt());
-    }
     for line in warnings(status) {
-        let _ = writeln!(text, "{line}");
+        let line = if is_terminal { wrap(line.split(' '), " ", 0, INDENT) } else { line + "\n" };
+        text += &theme.paint(theme.warning(), &line);
     }
     text
 }
@@ -47,110 +65,134 @@ fn heading(report: &Report) -> String {
         (View::Host, true) if status.version.is_empty() => String::new(),
         (View::Host, true) => {
             let up = duration(status.uptime_ms / 1000);
-            format!("monitor {}, process {}, up {up}\n", status.version, status.pid)
+            format!("monitor {}, process {}, up {up}", status.version, status.pid)
         }
         (View::Host, false) => {
-            "no monitor: memory as the containers report it, compute is not shared\n".into()
+            "no monitor: memory as the containers report it, compute is not shared".into()
         }
-        (View::Container, true) => "this container, by its own files\n".into(),
+        (View::Container, true) => "this container, by its own files".into(),
         (View::Container, false) => {
-            "this container, by its own files; no monitor: compute is not shared\n".into()
+            "this container, by its own files; no monitor: compute is not shared".into()
         }
     }
 }
 
-fn gpu_lines(gpu: &GpuStatus, report: &Report) -> String {
+fn gpu_lines(gpu: &GpuStatus, report: &Report, theme: Theme) -> String {
     let name = match (gpu.name.is_empty(), report.view) {
-        (false, _) => format!("  {}", printable(&gpu.name)),
-        (true, View::Host) if report.monitor => "  unknown GPU".into(),
+        (false, _) => printable(&gpu.name),
+        (true, View::Host) if report.monitor => "unknown GPU".into(),
         (true, _) => String::new(),
     };
-    let used = gpu.memory_used.map(|used| format!("{} / ", mib(used))).unwrap_or_default();
-    let busy = gpu.utilization.map(|percent| format!("  busy {percent} %")).unwrap_or_default();
-    let mut text = format!(
-        "GPU {}{name}  {}  {used}{} MiB{busy}\n",
-        gpu.index,
-        gpu.uuid,
-        mib(gpu.memory_total)
-    );
+    let number = format!("GPU {}", gpu.index);
+    let named = wrap([number.as_str(), &name, &printable(&gpu.uuid)], "  ", 0, 2 * INDENT);
+    let memory = match gpu.memory_used {
+        Some(used) => format!("{}/{} MiB", mib(used), mib(gpu.memory_total)),
+        None => format!("{} MiB", mib(gpu.memory_total)),
+    };
+    let busy = gpu.utilization.map(|percent| format!("busy {percent} %"));
+    let figures: Vec<String> = busy.into_iter().chain([memory]).chain(board(&gpu.board)).collect();
+    let mut shared = Vec::new();
     if report.monitor {
-        let _ = write!(
-            text,
-            "    policy {} ({}), {}",
-            gpu.policy,
-            policy(gpu.policy),
-            sharing(gpu.sharing)
-        );
+        shared.push(format!("policy {} ({})", gpu.policy, policy(gpu.policy)));
+        shared.push(sharing(gpu.sharing).to_owned());
     }
     if report.monitor && report.view == View::Host {
         let taken = gpu.max_inst.saturating_sub(gpu.free_weight);
-        let _ = write!(
-            text,
-            ", {taken}/{} capacity units, slice {}",
-            gpu.max_inst,
-            millis(gpu.slice_us)
-        );
-        if let Some(cost) = gpu.switch_us {
-            let _ = write!(text, ", switch {}", millis(cost));
-        }
-        let _ = write!(text, ", {} turns", gpu.turns);
+        shared.push(format!("{taken}/{} units", gpu.max_inst));
+        shared.push(format!("slice {}", millis(gpu.slice_us)));
+        shared.extend(gpu.switch_us.map(|cost| format!("switch {}", millis(cost))));
     }
-    text + if report.monitor { "\n" } else { "" }
+    let indented =
+        |parts: Vec<String>| wrap(parts.iter().map(String::as_str), ", ", 2 * INDENT, 2 * INDENT);
+    theme.paint(theme.title(), &named) + &indented(figures) + &indented(shared)
 }
 
-fn columns() -> Row {
-    let left = ["CONTAINER", "NAME"].map(Cell::new);
-    let right = ["GPU", "UTIL", "COMPUTE", "SET", "MEASURED", "USED MiB", "LIMIT", "PROCS", "PRIO"];
-    let right = right.map(|name| Cell::new(name).set_alignment(CellAlignment::Right));
-    Row::from(left.into_iter().chain(right).collect::<Vec<_>>())
+/// Returns the figures of a board that are known.
+pub(crate) fn board(board: &Board) -> Vec<String> {
+    let watts =
+        |milliwatts: u32| (milliwatts / 1000 + u32::from(milliwatts % 1000 >= 500)).to_string();
+    let pair = |first: Option<String>, second: Option<String>, unit: &str| {
+        let known =
+            first.map(|first| second.map_or(first.clone(), |second| format!("{first}/{second}")));
+        known.map(|known| format!("{known} {unit}"))
+    };
+    let text = |number: u32| number.to_string();
+    let figures = [
+        board.temperature_celsius.map(|degrees| format!("{degrees} C")),
+        pair(board.power_mw.map(watts), board.power_limit_mw.map(watts), "W"),
+        pair(board.sm_clock_mhz.map(text), board.memory_clock_mhz.map(text), "MHz"),
+        board.pcie.map(|link| format!("PCIe {} x{}", link.generation, link.width)),
+    ];
+    figures.into_iter().flatten().collect()
 }
 
-fn add(table: &mut Table, container: &ContainerStatus, share: &ShareStatus, report: &Report) {
-    table.add_row(container_row(container, share, report));
-    if let Some(image) = container.image.as_ref().filter(|_| container.gpus.first() == Some(share))
-    {
-        table.add_row(row(
-            [String::new(), format!("image {}", printable(image))],
-            std::array::from_fn(|_| String::new()),
-        ));
+/// Renders a row of the table.
+fn row(cells: &[String; COLUMNS.len()]) -> String {
+    let cells = cells.iter().zip(COLUMNS).enumerate();
+    let cells = cells.map(
+        |(at, (text, (_, columns)))| {
+            if at == 0 { left(text, columns) } else { right(text, columns) }
+        },
+    );
+    cells.collect::<Vec<_>>().join(" ").trim_end().to_owned() + "\n"
+}
+
+/// Renders the rows of a container on one GPU.
+fn rows(container: &ContainerStatus, share: &ShareStatus, report: &Report, theme: Theme) -> String {
+    let name = if container.name.is_empty() { &container.id } else { &container.name };
+    let (name, id) = (printable(name), printable(&container.id));
+    let mut parts = String::new();
+    if container.gpus.first() == Some(share) {
+        let about = [
+            (width(&name) > COLUMNS[0].1).then(|| format!("name {name}")),
+            (name != id).then(|| format!("id {id}")),
+            container.image.as_ref().map(|image| format!("image {}", printable(image))),
+            container.high_priority.then(|| "high priority".to_owned()),
+        ];
+        let about: Vec<String> = about.into_iter().flatten().collect();
+        parts += &wrap(about.iter().map(String::as_str), ", ", INDENT, INDENT);
     }
     for process in &container.processes {
         if let Some(part) = process.gpus.iter().find(|part| part.gpu == share.gpu)
             && (container.gpus.len() == 1
                 || *part != ProcessGpu { gpu: part.gpu, ..ProcessGpu::default() })
         {
-            table.add_row(process_row(process, part));
+            parts += &part_row(&process_label(process), part.used);
         }
     }
-    let parts = [
+    let others = [
         ("implicit", share.implicit),
         ("exported, owner exited", share.orphan),
         ("draining", share.draining),
     ];
-    for (what, bytes) in parts.into_iter().filter(|(_, bytes)| *bytes > 0) {
-        table.add_row(part_row(String::new(), what.into(), share.gpu, bytes));
+    for (what, bytes) in others.into_iter().filter(|(_, bytes)| *bytes > 0) {
+        parts += &part_row(what, bytes);
     }
+    container_row(name, container, share, report) + &theme.paint(theme.faint(), &parts)
 }
 
-fn container_row(container: &ContainerStatus, share: &ShareStatus, report: &Report) -> Row {
+fn container_row(
+    name: String,
+    container: &ContainerStatus,
+    share: &ShareStatus,
+    report: &Report,
+) -> String {
     let gpu = report.status.gpus.iter().find(|gpu| gpu.index == share.gpu);
     let gpu = gpu.filter(|_| report.monitor);
     let used = share.used.saturating_add(share.implicit).saturating_add(share.orphan);
-    let name = if container.name.is_empty() { &container.id } else { &container.name };
-    row(
-        [printable(&container.id), printable(name)],
-        [
-            share.gpu.to_string(),
-            share.utilization.map_or_else(nothing, |percent| format!("{percent} %")),
-            gpu.map_or_else(nothing, |gpu| compute(container, gpu)),
-            percent(report.monitor.then_some(share.share_set)),
-            measured(share, |share| format!("{share:.1} %")),
-            mib(used),
-            if share.limit == 0 { nothing() } else { mib(share.limit) },
-            container.processes.iter().filter(|process| process.live).count().to_string(),
-            if container.high_priority { "high".into() } else { nothing() },
-        ],
-    )
+    // A container's own files do not say how long it has waited.
+    let waited = (report.monitor && report.view == View::Host).then_some(share.waited_ms);
+    row(&[
+        name,
+        share.gpu.to_string(),
+        gpu.map_or_else(nothing, |gpu| compute(container, gpu)),
+        percent(report.monitor.then_some(share.share_set)),
+        measured(share, |share| format!("{share:.1} %")),
+        share.utilization.map_or_else(nothing, |percent| format!("{percent} %")),
+        waited.map_or_else(nothing, self::waited),
+        cell(used),
+        if share.limit == 0 { nothing() } else { cell(share.limit) },
+    ])
 }
 
 /// Returns what limits the container's share of the GPU's time.
@@ -165,23 +207,16 @@ pub(crate) fn compute(container: &ContainerStatus, gpu: &GpuStatus) -> String {
     }
 }
 
-fn process_row(process: &ProcessStatus, part: &ProcessGpu) -> Row {
-    let pid = process.host_pid.unwrap_or(process.pid);
-    let comm = printable(&process.comm);
-    let program = if process.live { comm } else { format!("{comm} (exited)") };
-    part_row(format!("  {pid}"), program, part.gpu, part.used)
+fn process_label(process: &ProcessStatus) -> String {
+    let (pid, comm) = (process.host_pid.unwrap_or(process.pid), printable(&process.comm));
+    format!("{pid} {comm}{}", if process.live { "" } else { " (exited)" })
 }
 
-fn part_row(pid: String, what: String, gpu: DeviceId, bytes: u64) -> Row {
-    let none = String::new;
-    let right =
-        [gpu.to_string(), none(), none(), none(), none(), mib(bytes), none(), none(), none()];
-    row([pid, what], right)
-}
-
-fn row(left: [String; 2], right: [String; 9]) -> Row {
-    let right = right.map(|text| Cell::new(text).set_alignment(CellAlignment::Right));
-    Row::from(left.into_iter().map(Cell::new).chain(right).collect::<Vec<_>>())
+/// Renders a part of a container's use.
+fn part_row(what: &str, bytes: u64) -> String {
+    let before = COLUMNS[..USED].iter().map(|(_, columns)| columns + 1).sum::<usize>() - 1;
+    let label = left(what, before - INDENT);
+    format!("{:INDENT$}{label} {}\n", "", right(&cell(bytes), COLUMNS[USED].1))
 }
 
 /// Returns a line for each problem.
@@ -205,6 +240,22 @@ pub(crate) fn warnings(status: &Status) -> Vec<String> {
 /// Formats bytes as MiB, rounded up, so that only 0 bytes show as 0.
 pub(crate) fn mib(bytes: u64) -> String {
     bytes.div_ceil(1 << 20).to_string()
+}
+
+/// Formats bytes for a column of 7. No GPU has so much as a TiB.
+fn cell(bytes: u64) -> String {
+    if bytes > 1 << 40 { ">1 TiB".to_owned() } else { mib(bytes) }
+}
+
+/// Formats milliseconds in at most six characters.
+pub(crate) fn waited(millis: f64) -> String {
+    let seconds = millis / 1000.0;
+    match seconds {
+        ..99.95 => format!("{seconds:.1} s"),
+        ..5970.0 => format!("{:.0} min", seconds / 60.0),
+        ..356_400.0 => format!("{:.0} h", seconds / 3600.0),
+        _ => format!("{:.0} d", seconds / 86_400.0),
+    }
 }
 
 fn nothing() -> String {
@@ -255,6 +306,7 @@ pub(crate) const fn sharing(sharing: Sharing) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cgpu_client::board::PcieLink;
     use cgpu_client::message::{Cause, Finding, Shim};
 
     fn sample() -> Report {
@@ -265,6 +317,7 @@ mod tests {
             share_set: 33.333,
             share_second: Some(33.1),
             utilization: Some(48),
+            waited_ms: 3456.0,
             ..ShareStatus::default()
         };
         let part = ProcessGpu { used: (2 << 30) + 1, implicit: 256 << 20, ..ProcessGpu::default() };
@@ -292,6 +345,14 @@ mod tests {
             memory_total: 23028 << 20,
             memory_used: Some(9 << 30),
             utilization: Some(97),
+            board: Board {
+                temperature_celsius: Some(61),
+                power_mw: Some(120_500),
+                power_limit_mw: Some(150_000),
+                sm_clock_mhz: Some(1695),
+                memory_clock_mhz: Some(6251),
+                pcie: Some(PcieLink { generation: 4, width: 16 }),
+            },
             policy: 2,
             max_inst: 20,
             free_weight: 17,
@@ -325,27 +386,150 @@ mod tests {
         Report { monitor: true, view: View::Host, status }
     }
 
+    /// Renders as for a terminal without colours.
+    fn plain(report: &Report) -> String {
+        render(report, Theme::new(false, true), true)
+    }
+
     #[test]
     fn render_shows_everything() {
         let expected = "\
 monitor 1.2.3, process 4700, up 2 h 1 min
-GPU 0  NVIDIA A10  GPU-1  9216 / 23028 MiB  busy 97 %
-    policy 2 (weighted), contended, 3/20 capacity units, slice 6.00 ms, switch 0.10 ms, 1234 turns
+GPU 0  NVIDIA A10  GPU-1
+    busy 97 %, 9216/23028 MiB, 61 C, 121/150 W, 1695/6251 MHz, PCIe 4 x16
+    policy 2 (weighted), contended, 3/20 units, slice 6.00 ms, switch 0.10 ms
 
- CONTAINER     NAME      GPU  UTIL   COMPUTE     SET  MEASURED  USED MiB  LIMIT  PROCS  PRIO
- 0123456789ab  a           0  48 %  weight 3  33.3 %    33.1 %      2305   8192      1  high
-   4711        trainer     0                                        2049
-               implicit    0                                         256
+CONTAINER           GPU   COMPUTE     SET MEASURED  UTIL WAITED USED MiB   LIMIT
+a                     0  weight 3  33.3 %   33.1 %  48 %  3.5 s     2305    8192
+  id 0123456789ab, high priority
+  4711 trainer                                                      2049
+  implicit                                                           256
 a: refused to start: NVML is missing.
 GPU 0: processes of the host use it without the shim: 99 (train)
 ";
-        assert_eq!(render(&sample()), expected);
+        assert_eq!(plain(&sample()), expected);
     }
 
     #[test]
-    fn render_with_short_names_fits_100_columns() {
-        let text = render(&sample());
-        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    fn figures_that_are_not_known_are_left_out() {
+        let mut report = sample();
+        let gpu = &mut report.status.gpus[0];
+        (gpu.board, gpu.memory_used, gpu.utilization) = (Board::default(), None, None);
+        assert_eq!(plain(&report).lines().nth(2), Some("    23028 MiB"));
+        report.status.gpus[0].board.power_mw = Some(499);
+        report.status.gpus[0].board.memory_clock_mhz = Some(6251);
+        assert_eq!(plain(&report).lines().nth(2), Some("    23028 MiB, 0 W"));
+    }
+
+    #[test]
+    fn awkward_tables_fit_80_columns() {
+        let mut report = sample();
+        let status = &mut report.status;
+        status.warnings = vec!["w".repeat(100), "a word ".repeat(40)];
+        let plain_gpu = GpuStatus { index: 1.into(), ..GpuStatus::default() };
+        let huge = GpuStatus {
+            index: u32::MAX.into(),
+            name: "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition".into(),
+            uuid: "MIG-".to_owned() + &"f".repeat(90),
+            memory_total: u64::MAX,
+            memory_used: Some(u64::MAX),
+            utilization: Some(u32::MAX),
+            board: Board {
+                temperature_celsius: Some(u32::MAX),
+                power_mw: Some(u32::MAX),
+                power_limit_mw: Some(u32::MAX),
+                sm_clock_mhz: Some(u32::MAX),
+                memory_clock_mhz: Some(u32::MAX),
+                pcie: Some(PcieLink { generation: u32::MAX, width: u32::MAX }),
+            },
+            max_inst: u32::MAX,
+            slice_us: u64::MAX,
+            switch_us: Some(u64::MAX),
+            ..GpuStatus::default()
+        };
+        status.gpus.extend([plain_gpu, huge]);
+        status.gpus.extend(
+            (2..16).map(|at| GpuStatus { index: at.into(), ..sample().status.gpus[0].clone() }),
+        );
+        let share = ShareStatus {
+            gpu: u32::MAX.into(),
+            limit: u64::MAX,
+            used: u64::MAX,
+            orphan: u64::MAX,
+            draining: 1,
+            share_set: 100.0,
+            share_second: Some(f64::MAX),
+            share_estimated: true,
+            utilization: Some(u32::MAX),
+            waited_ms: f64::MAX,
+            ..ShareStatus::default()
+        };
+        let long = ContainerStatus {
+            id: "f".repeat(64),
+            name: "a-name-without-an-end-".repeat(9),
+            image: Some("registry.example:5000/team/".repeat(7)),
+            refused: Some("x".repeat(300)),
+            gpus: vec![share, ShareStatus::default()],
+            processes: vec![ProcessStatus {
+                comm: "漢字".repeat(60),
+                host_pid: Some(u32::MAX),
+                gpus: vec![ProcessGpu { gpu: u32::MAX.into(), used: 1, ..ProcessGpu::default() }],
+                ..ProcessStatus::default()
+            }],
+            ..ContainerStatus::default()
+        };
+        let wide =
+            ContainerStatus { name: "漢字の長い名前のコンテナ".into(), ..long.clone() };
+        let unset =
+            ContainerStatus { gpus: vec![ShareStatus::default()], ..ContainerStatus::default() };
+        status.containers.extend([long, wide, unset]);
+        for (monitor, view) in [
+            (true, View::Host),
+            (false, View::Host),
+            (true, View::Container),
+            (false, View::Container),
+        ] {
+            let report = Report { monitor, view, status: report.status.clone() };
+            for line in plain(&report).lines() {
+                assert!(width(line) <= 80, "{} columns: {line}", width(line));
+            }
+        }
+    }
+
+    #[test]
+    fn waits_take_six_columns() {
+        for (seconds, expected) in [
+            (0.0, "0.0 s"),
+            (99.94, "99.9 s"),
+            (99.95, "2 min"),
+            (5969.0, "99 min"),
+            (5970.0, "2 h"),
+            (356_399.0, "99 h"),
+            (356_400.0, "4 d"),
+        ] {
+            assert_eq!(waited(seconds * 1000.0), expected);
+        }
+    }
+
+    #[test]
+    fn colours_do_not_change_the_text() {
+        let coloured = render(&sample(), Theme::new(true, true), true);
+        let mut text = String::new();
+        for part in coloured.split('\x1b') {
+            text +=
+                part.strip_prefix('[').map_or(part, |rest| rest.split_once('m').expect("an end").1);
+        }
+        assert_eq!(text, plain(&sample()));
+        assert!(coloured.matches("\x1b[0m").count() > 5, "{coloured}");
+    }
+
+    #[test]
+    fn warning_without_a_terminal_is_one_line() {
+        let mut report = sample();
+        report.status.warnings = vec!["a word ".repeat(40)];
+        let lines =
+            |is_terminal| render(&report, Theme::new(false, true), is_terminal).lines().count();
+        assert_eq!(lines(true) - lines(false), 3);
     }
 
     #[test]
@@ -373,21 +557,21 @@ GPU 0: processes of the host use it without the shim: 99 (train)
         let container = &mut report.status.containers[0];
         container.gpus.push(ShareStatus { gpu: 1.into(), ..ShareStatus::default() });
         container.processes[0].gpus.push(ProcessGpu { gpu: 1.into(), ..ProcessGpu::default() });
-        assert_eq!(render(&report).matches("trainer").count(), 1);
+        assert_eq!(plain(&report).matches("trainer").count(), 1);
     }
 
     #[test]
     fn render_in_a_container_shows_no_other_container() {
         let report = Report { view: View::Container, ..sample() };
-        let text = render(&report);
+        let text = plain(&report);
         assert!(text.starts_with("this container, by its own files\nGPU 0 "), "{text}");
-        assert!(!text.contains("capacity units"), "{text}");
+        assert!(!text.contains(" units"), "{text}");
     }
 
     #[test]
     fn render_without_containers_says_so() {
         let nothing = Report { monitor: true, view: View::Host, status: Status::default() };
-        assert_eq!(render(&nothing), "no containers\n");
+        assert_eq!(plain(&nothing), "no containers\n");
     }
 
     #[test]
@@ -397,7 +581,7 @@ GPU 0: processes of the host use it without the shim: 99 (train)
         container.name = "a\x1b[2J\u{202e}".into();
         container.processes[0].comm = "b\x07\n\u{200b}".into();
         container.refused = Some("c\u{2028}monitor: all is well\u{2066}\n".into());
-        let text = render(&report);
+        let text = plain(&report);
         for c in ['\x1b', '\x07', '\u{202e}', '\u{200b}', '\u{2028}', '\u{2066}'] {
             assert!(!text.contains(c), "{:?} in {text:?}", c);
         }
@@ -406,7 +590,7 @@ GPU 0: processes of the host use it without the shim: 99 (train)
     #[test]
     fn render_without_monitor_has_no_shares() {
         let report = Report { monitor: false, ..sample() };
-        let text = render(&report);
+        let text = plain(&report);
         assert!(text.starts_with("no monitor: "), "{text}");
         assert!(!text.contains("33.3"), "{text}");
     }

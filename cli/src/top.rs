@@ -25,20 +25,19 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
 use crate::root::Root;
+use crate::theme::Theme;
 use crate::{Failure, control};
 
 mod feed;
 mod history;
 mod model;
 mod screen;
-mod theme;
 mod update;
 mod view;
 
 use feed::{Feed, Request};
 use model::Model;
 use screen::Screen;
-use theme::Theme;
 use update::{Event, Step, update};
 
 const CODES: &str = "\

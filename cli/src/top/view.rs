@@ -8,8 +8,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Wrap};
 
 use super::model::{Mode, Model, Note, warnings};
-use super::theme::Theme;
 use crate::table;
+use crate::theme::Theme;
 
 mod dialogs;
 #[cfg(test)]
@@ -18,7 +18,7 @@ mod gpus;
 mod tenants;
 
 /// Smallest size that is rendered.
-const MIN_SIZE: (u16, u16) = (40, 8);
+const MIN_SIZE: (u16, u16) = (40, 9);
 
 pub(crate) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>) {
     let area = frame.area();
@@ -119,21 +119,6 @@ fn spark(theme: &Theme, values: impl Iterator<Item = Option<f64>>, width: usize)
     format!("{text:>width$}")
 }
 
-/// Cuts or pads a text to `width` columns.
-fn fit(text: &str, width: usize) -> String {
-    let mut cut = String::new();
-    for letter in text.chars() {
-        let mut longer = cut.clone();
-        longer.push(letter);
-        if Span::raw(longer.as_str()).width() > width {
-            break;
-        }
-        cut = longer;
-    }
-    let gap = width.saturating_sub(Span::raw(cut.as_str()).width());
-    cut + &" ".repeat(gap)
-}
-
 #[cfg(test)]
 mod tests {
     use ratatui::Terminal;
@@ -195,7 +180,7 @@ mod tests {
         }
         for model in &models {
             for (width, height) in
-                [(1, 1), (39, 7), (40, 8), (60, 12), (80, 24), (100, 30), (120, 40), (300, 90)]
+                [(1, 1), (39, 8), (40, 9), (60, 12), (80, 24), (100, 30), (120, 40), (300, 90)]
             {
                 screen(model, Theme::new(true, true), width, height);
             }

@@ -8,8 +8,8 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Clear, Paragraph, Wrap};
 
 use crate::table;
+use crate::theme::Theme;
 use crate::top::model::{Mode, Model};
-use crate::top::theme::Theme;
 use crate::top::update::POLICIES;
 
 const HELP: &[&str] = &[
@@ -20,7 +20,8 @@ const HELP: &[&str] = &[
     "w               the container's weight  Ctrl-Z  suspend",
     "",
     "SET: guaranteed share while busy. GOT: share of the last second.",
-    "PR: live processes. Turns: a letter for each container.",
+    "PR: live processes. WAITED: time at the gate.",
+    "Turns: a letter for each container.",
 ];
 
 pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: Rect) {

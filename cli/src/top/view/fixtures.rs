@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use cgpu_client::board::{Board, PcieLink};
 use cgpu_client::message::{
     ContainerStatus, Gate, GpuStatus, GpuTurns, ProcessGpu, ProcessStatus, ShareStatus, Sharing,
     Status, TurnStatus,
@@ -22,6 +23,14 @@ fn gpu(index: u32) -> GpuStatus {
         sharing: Sharing::Contended,
         turns: 1234,
         utilization: Some(97),
+        board: Board {
+            temperature_celsius: Some(61),
+            power_mw: Some(120_500),
+            power_limit_mw: Some(150_000),
+            sm_clock_mhz: Some(1695),
+            memory_clock_mhz: Some(6251),
+            pcie: Some(PcieLink { generation: 4, width: 16 }),
+        },
         switch_us: Some(104),
         slice_us: 6000,
         ..GpuStatus::default()
@@ -118,7 +127,12 @@ pub(crate) fn two_gpus() -> Model {
         container("bravo", &[(0, 50.0, 60.0, 4000), (1, 25.0, 10.0, 100)]),
         container("charlie", &[(1, 75.0, 90.0, 300)]),
     ];
-    let second = GpuStatus { sharing: Sharing::Watched, name: String::new(), ..gpu(1) };
+    let second = GpuStatus {
+        sharing: Sharing::Watched,
+        name: String::new(),
+        board: Board::default(),
+        ..gpu(1)
+    };
     model(vec![gpu(0), second], containers, vec![turns(0, &[("alpha", 40_000), ("bravo", 60_000)])])
 }
 

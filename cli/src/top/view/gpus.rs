@@ -1,4 +1,5 @@
-//! Three lines a GPU: its name and policy; its utilization and memory; its last turns.
+//! Four lines a GPU: its name and policy; the figures of its board; its utilization and memory; its
+//! last turns.
 
 use cgpu_client::message::{GpuStatus, Sharing, TurnStatus};
 use cgpu_text::printable;
@@ -7,13 +8,13 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use super::{fit, spark};
+use super::spark;
 use crate::table;
+use crate::theme::Theme;
 use crate::top::model::{Model, letter};
-use crate::top::theme::Theme;
 
 /// Lines of each GPU.
-pub(super) const GPU_LINES: u16 = 3;
+pub(super) const GPU_LINES: u16 = 4;
 
 /// Columns for each slice in the line of turns.
 const COLUMNS_PER_SLICE: u64 = 3;
@@ -32,6 +33,7 @@ pub(super) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>, area: 
         let width = usize::from(area.width);
         let lines = vec![
             about(gpu, hidden, theme, width),
+            board(gpu, theme),
             gauges(model, gpu, theme, width),
             strip(model, gpu, theme, width),
         ];
@@ -64,19 +66,28 @@ fn about<'a>(gpu: &GpuStatus, hidden: usize, theme: &Theme, width: usize) -> Lin
     line
 }
 
+fn board<'a>(gpu: &GpuStatus, theme: &Theme) -> Line<'a> {
+    let figures = table::board(&gpu.board);
+    let label = Span::raw(" board ");
+    if figures.is_empty() {
+        return Line::from(vec![label, Span::styled("not reported by NVML", theme.faint())]);
+    }
+    Line::from(vec![label, Span::raw(figures.join(", "))])
+}
+
 fn gauges<'a>(model: &Model, gpu: &GpuStatus, theme: &Theme, width: usize) -> Line<'a> {
     let busy = gpu.utilization.map_or_else(|| "    -".into(), |percent| format!("{percent:>3} %"));
     let used = gpu.memory_used.map_or_else(|| "?".into(), table::mib);
     let memory = format!("  memory {used} / {} MiB ", table::mib(gpu.memory_total));
     let label = format!(" busy {busy} ");
     let room = width.saturating_sub(label.len() + memory.len());
-    let (left, right) = (room / 2, room - room / 2);
+    let (first, second) = (room / 2, room - room / 2);
     let track = model.history.gpu(gpu.index).cloned().unwrap_or_default();
     Line::from(vec![
         Span::raw(label),
-        Span::styled(spark(theme, track.time.last(left), left), theme.title()),
+        Span::styled(spark(theme, track.time.last(first), first), theme.title()),
         Span::raw(memory),
-        Span::styled(spark(theme, track.memory.last(right), right), theme.memory()),
+        Span::styled(spark(theme, track.memory.last(second), second), theme.memory()),
     ])
 }
 
@@ -103,7 +114,7 @@ fn strip<'a>(model: &Model, gpu: &GpuStatus, theme: &Theme, width: usize) -> Lin
             None => Span::styled(".", theme.faint()),
         }
     }));
-    spans.push(Span::styled(fit(&scale, scale.len()), theme.faint()));
+    spans.push(Span::styled(scale, theme.faint()));
     Line::from(spans)
 }
 

@@ -8,16 +8,17 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use super::{fit, spark};
+use super::spark;
+use crate::columns::left;
 use crate::table;
+use crate::theme::Theme;
 use crate::top::history::Track;
 use crate::top::model::{Model, Order, Row, letter};
-use crate::top::theme::Theme;
 
 /// Width of the terminal from which names and compute limits are shown.
 const WIDE_COLUMNS: u16 = 110;
 /// Width of the columns that are always shown, without the two histories.
-const FIXED_COLUMNS: usize = 61;
+const FIXED_COLUMNS: usize = 68;
 /// Widths of the columns for name and compute limit.
 const EXTRA_COLUMNS: (usize, usize) = (13, 10);
 
@@ -51,25 +52,26 @@ fn heading<'a>(model: &Model, theme: &Theme, wide: bool, history: usize, width: 
         if model.order == order { format!("{text}{arrow}") } else { text.to_owned() }
     };
     let (name, compute) = if wide {
-        (fit("NAME", EXTRA_COLUMNS.0), fit("COMPUTE", EXTRA_COLUMNS.1))
+        (left("NAME", EXTRA_COLUMNS.0), left("COMPUTE", EXTRA_COLUMNS.1))
     } else {
         Default::default()
     };
     let text = format!(
-        "    {}{name}{}{compute}{:>5} {:>5} {} {:>6} {:>6} {} {:>2} {:<5}{:<4}",
-        fit(&mark(Order::Id, "CONTAINER"), 13),
-        fit(&mark(Order::Gpu, "GPU"), 4),
+        "    {}{name}{}{compute}{:>5} {:>5} {} {:>6} {:>6} {} {:>2} {:>6} {:<5}{:<4}",
+        left(&mark(Order::Id, "CONTAINER"), 13),
+        left(&mark(Order::Gpu, "GPU"), 4),
         mark(Order::Set, "SET"),
         mark(Order::Measured, "GOT"),
-        fit(&mark(Order::Time, if history > 9 { "% of time" } else { "time" }), history),
+        left(&mark(Order::Time, if history > 9 { "% of time" } else { "time" }), history),
         mark(Order::Memory, "MiB"),
         "LIMIT",
-        fit("memory", history),
+        left("memory", history),
         "PR",
+        "WAITED",
         "GATE",
         "PRIO",
     );
-    Line::styled(fit(&text, width), theme.heading())
+    Line::styled(left(&text, width), theme.heading())
 }
 
 fn line<'a>(
@@ -90,17 +92,19 @@ fn line<'a>(
     let mut spans = vec![
         Span::styled(format!("{cursor} "), plain),
         Span::styled(format!("{} ", letter(row.number)), colour),
-        Span::styled(fit(&printable(&container.id), 13), plain),
+        Span::styled(left(&printable(&container.id), 13), plain),
     ];
     if wide {
-        spans
-            .push(Span::styled(fit(&printable(&container.name), EXTRA_COLUMNS.0 - 1) + " ", plain));
+        spans.push(Span::styled(
+            left(&printable(&container.name), EXTRA_COLUMNS.0 - 1) + " ",
+            plain,
+        ));
     }
     spans.push(Span::styled(format!("{:>3} ", share.gpu), plain));
     if wide {
         let gpu = model.gpu(share.gpu);
         let compute = gpu.map(|gpu| table::compute(container, gpu)).unwrap_or_default();
-        spans.push(Span::styled(fit(&compute, EXTRA_COLUMNS.1), plain));
+        spans.push(Span::styled(left(&compute, EXTRA_COLUMNS.1), plain));
     }
     let limit = if share.limit == 0 { "-".into() } else { table::mib(share.limit) };
     spans.extend([
@@ -112,7 +116,12 @@ fn line<'a>(
         Span::styled(format!(" {:>6} {limit:>6} ", table::mib(row.used())), plain),
         Span::styled(spark(theme, memory.last(history), history), theme.memory()),
         Span::styled(
-            format!(" {live:>2} {:<5}{}", gate(share.gate), priority(container.high_priority)),
+            format!(
+                " {live:>2} {:>6} {:<5}{}",
+                table::waited(share.waited_ms),
+                gate(share.gate),
+                priority(container.high_priority)
+            ),
             plain,
         ),
     ]);
@@ -127,7 +136,7 @@ pub(super) fn render_detail(model: &Model, theme: &Theme, frame: &mut Frame<'_>,
     let compute =
         model.gpu(share.gpu).map(|gpu| table::compute(container, gpu)).unwrap_or_default();
     let first = format!(
-        "{}{}: {compute}, implicit {} MiB, turns {}, waits {} ({:.1} s), GPU {:.1} s",
+        "{}{}: {compute}, implicit {} MiB, turns {}, waits {}, GPU {:.1} s",
         printable(if container.name.is_empty() { &container.id } else { &container.name }),
         container
             .image
@@ -137,7 +146,6 @@ pub(super) fn render_detail(model: &Model, theme: &Theme, frame: &mut Frame<'_>,
         table::mib(share.implicit),
         share.turns,
         share.waits,
-        share.waited_ms / 1000.0,
         share.gpu_time_ms / 1000.0,
     );
     let live = container.processes.iter().filter(|process| process.live);

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use cgpu_e2e::{Container, Fixture, MIB, Monitor, Outcome};
+use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor, Outcome};
 use serde_json::Value;
 
 const A10: &str = "A10:23028";
@@ -34,6 +34,52 @@ fn run(fixture: &Fixture, name: &str, program: &str, arguments: &[&str]) -> Comm
     let mut run = fixture.cgpu(&["run", "--mem", "4GiB", "--name", name, "--root"]);
     run.arg(fixture.root()).arg("--").arg(fixture.dist().program(program)).args(arguments);
     run
+}
+
+/// An A10 that does not compute has a tenth of its power limit of 150 W, and 30 degrees.
+#[test]
+fn smi_shows_the_board_as_nvml_reports_it() {
+    let fixture = Fixture::new(A10);
+    let monitor = Monitor::start(&fixture);
+    let board = serde_json::json!({
+        "temperature_celsius": 30, "power_mw": 15_000, "power_limit_mw": 150_000,
+        "sm_clock_mhz": 1695, "memory_clock_mhz": 6251,
+        "pcie": {"generation": 4, "width": 16},
+    });
+    assert_eq!(fixture.smi()["gpus"][0]["board"], board);
+    let root = fixture.root().to_string_lossy();
+    let table = Outcome::of(fixture.cgpu(&["smi", "--root", &root])).silent().stdout;
+    assert!(table.contains("30 C, 15/150 W, 1695/6251 MHz, PCIe 4 x16\n"), "{table}");
+    assert!(table.contains("NVIDIA A10  GPU-"), "{table}");
+    drop(monitor);
+
+    let missing = ["Temperature", "PowerUsage", "EnforcedPowerLimit", "ClockInfo", "CurrPcieLink*"]
+        .map(|name| format!("nvmlDeviceGet{name}:1+:NVML_ERROR_FUNCTION_NOT_FOUND"));
+    let fixture = Fixture::new(A10);
+    let _monitor = Monitor::start_faulty(&fixture, &missing.join(","));
+    assert_eq!(fixture.smi()["gpus"][0]["board"], serde_json::json!({}));
+    let root = fixture.root().to_string_lossy();
+    let table = Outcome::of(fixture.cgpu(&["smi", "--root", &root])).silent().stdout;
+    for unit in [" C,", " W,", "MHz", "PCIe"] {
+        assert!(!table.contains(unit), "{table}");
+    }
+}
+
+#[test]
+fn simulated_gpu_has_a_name_without_nvml_and_without_a_monitor() {
+    let fixture = Fixture::new(A10);
+    let container = fixture.limited("a", 4096);
+    let mut holder = fixture.program_in(&container, "hold");
+    holder.arg("16M");
+    let mut holder = Child::start(holder);
+    holder.line();
+    assert_eq!(fixture.smi()["gpus"][0]["name"], "NVIDIA A10", "without a monitor");
+    let _monitor = Monitor::start_with(&fixture, "nvml = \"libno-such-nvml.so\"\n");
+    fixture.eventually("the name", || {
+        let seen = fixture.smi();
+        (seen["monitor"] == true && seen["gpus"][0]["name"] == "NVIDIA A10").then_some(())
+    });
+    holder.finish().silent();
 }
 
 #[test]

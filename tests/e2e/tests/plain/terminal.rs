@@ -226,6 +226,24 @@ fn top_needs_no_colours_and_no_unicode() {
 }
 
 #[test]
+fn smi_has_colours_on_a_terminal_only() {
+    for (variable, colours) in [(("NO_COLOR", ""), true), (("NO_COLOR", "1"), false)] {
+        let Some(setup) = Setup::set("smi_colours", (80, 24), &[variable]) else { return };
+        setup.terminal.line("clear; \"$CGPU\" smi --root \"$ROOT\"; echo \"code $?\"");
+        setup.terminal.shows("code 0");
+        let screen = setup.terminal.coloured_screen();
+        assert_eq!(screen.contains("38;5;"), colours, "{variable:?}: {screen}");
+        setup
+            .terminal
+            .line("clear; \"$CGPU\" smi --root \"$ROOT\" | od -c >piped; echo \"done $?\"");
+        setup.terminal.shows("done 0");
+        let piped = fs::read_to_string(setup.fixture.path("piped")).expect("the output");
+        assert!(piped.len() > 500 && !piped.contains("033"), "{piped}");
+        setup.end();
+    }
+}
+
+#[test]
 fn top_without_a_terminal_or_monitor_reports_it() {
     let fixture = Fixture::new("A10:23028");
     let root = fixture.root();
