@@ -47,7 +47,7 @@ fn smi_shows_the_board_as_nvml_reports_it() {
         "pcie": {"generation": 4, "width": 16},
     });
     assert_eq!(fixture.smi()["gpus"][0]["board"], board);
-    let root = fixture.root().to_string_lossy();
+    let root = fixture.root().to_string_lossy().into_owned();
     let table = Outcome::of(fixture.cgpu(&["smi", "--root", &root])).silent().stdout;
     assert!(table.contains("30 C, 15/150 W, 1695/6251 MHz, PCIe 4 x16\n"), "{table}");
     assert!(table.contains("NVIDIA A10  GPU-"), "{table}");
@@ -58,7 +58,7 @@ fn smi_shows_the_board_as_nvml_reports_it() {
     let fixture = Fixture::new(A10);
     let _monitor = Monitor::start_faulty(&fixture, &missing.join(","));
     assert_eq!(fixture.smi()["gpus"][0]["board"], serde_json::json!({}));
-    let root = fixture.root().to_string_lossy();
+    let root = fixture.root().to_string_lossy().into_owned();
     let table = Outcome::of(fixture.cgpu(&["smi", "--root", &root])).silent().stdout;
     for unit in [" C,", " W,", "MHz", "PCIe"] {
         assert!(!table.contains(unit), "{table}");
