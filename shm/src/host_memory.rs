@@ -251,9 +251,9 @@ mod tests {
         let nodes = vec![2, 10];
         let exposure = Exposure::Nodes { nodes, mode: None };
         let files = [&COHERENT[..2], &COHERENT[3..5]].concat();
-        assert_eq!(found(&files), [exposure.clone()]);
         let message = exposure.to_string();
         assert!(message.contains("NUMA nodes 2, 10; the driver has no Coherent"), "{message}");
+        assert_eq!(found(&files), [exposure]);
     }
 
     #[test]
