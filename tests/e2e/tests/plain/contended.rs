@@ -404,12 +404,17 @@ fn collective_over_two_containers_goes_on_beside_others() {
         let _ = fixture.accounting(&other);
         child
     });
-    let containers = ["0", "1"].map(|gpu| on(&format!("rank-{gpu}"), gpu));
-    let ranks = containers
-        .each_ref()
-        .map(|container| start(container, &["wait_peer_1", "--count", "200", "--sync-every", "1"]));
+    // The monitor knows the containers before their ranks start.
+    let containers = ["0", "1"].map(|gpu| {
+        let container = on(&format!("rank-{gpu}"), gpu);
+        Outcome::of(fixture.program_in(&container, "init")).silent();
+        let _ = fixture.accounting(&container);
+        container
+    });
+    let rank = ["wait_peer_1", "--count", "1000", "--sync-every", "1"];
+    let ranks = containers.each_ref().map(|container| start(container, &rank));
     for (rank, container) in ranks.into_iter().zip(&containers) {
-        assert_eq!(rank.finish().number("launches"), 200);
+        assert_eq!(rank.finish().number("launches"), 1000);
         let accounting = fixture.accounting(container);
         let turns = accounting["gpus"][0]["turns"].as_u64();
         assert!(turns > Some(5), "{accounting:#}");
