@@ -67,6 +67,7 @@ pub(crate) fn cuDeviceGetAttribute(
     pi.put(match (attrib, node_of(driver, gpu)) {
         (CU_DEVICE_ATTRIBUTE_NUMA_CONFIG, Some(_)) => CU_DEVICE_NUMA_CONFIG_NUMA_NODE.cast_signed(),
         (CU_DEVICE_ATTRIBUTE_NUMA_ID, Some(node)) => node,
+        (CU_DEVICE_ATTRIBUTE_MPS_ENABLED, _) => c_int::from(driver.machine.figures().mps != 0),
         _ => attribute::value(attrib, driver.spec(dev)?, gpu).ok_or(INVALID_VALUE)?,
     })?;
     Ok(())
@@ -177,7 +178,7 @@ pub(crate) fn cuDeviceGetExecAffinitySupport(
     dev: CUdevice,
 ) -> Answer {
     call.driver()?.gpu(dev)?;
-    // Requires MPS, which is not simulated.
+    // An execution affinity is a part of the GPU's multiprocessors under MPS: not simulated.
     pi.put(0)?;
     Ok(())
 }

@@ -1,4 +1,10 @@
 //! Processes on the GPUs.
+//!
+//! Under MPS (`CGPU_SIM_MPS=1`) a process with a context is a client of the server: it is on the
+//! list of MPS clients, and on the list of compute processes as well, as `nvidia-smi` shows it
+//! (`M+C`). The server itself, a process of the name `nvidia-cuda-mps-server`, only computes (`C`).
+
+use std::fs;
 
 use cgpu_abi::nvml_types::*;
 use cgpu_sim::machine::ProcessUse;
@@ -42,18 +48,39 @@ fn residents(gpu: &Gpu) -> Answer<Vec<Resident>> {
     Ok(all)
 }
 
+/// A list of the processes on a GPU.
+type List = fn(&Gpu) -> Answer<Vec<Resident>>;
+
+fn no_residents(_gpu: &Gpu) -> Answer<Vec<Resident>> {
+    Ok(Vec::new())
+}
+
+fn mps_clients(gpu: &Gpu) -> Answer<Vec<Resident>> {
+    if gpu.machine.figures().mps == 0 {
+        return no_residents(gpu);
+    }
+    let all = residents(gpu)?.into_iter();
+    Ok(all.filter(|resident| !is_mps_server(resident.process.pid)).collect())
+}
+
+/// Returns whether a process is the server of MPS. The kernel keeps 15 bytes of its name.
+fn is_mps_server(pid: c_uint) -> bool {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm"));
+    name.is_ok_and(|name| name.trim_end() == "nvidia-cuda-mps")
+}
+
 fn list<T>(
     device: nvmlDevice_t,
-    info_count: Out<c_uint>,
-    infos: Out<T>,
+    (info_count, infos): (Out<c_uint>, Out<T>),
+    list: List,
     describe: impl Fn(Resident) -> T,
 ) -> Answer {
     let gpu = find(device)?.query();
     info_count.required()?;
-    put_list(residents(&gpu)?.into_iter().map(describe).collect(), info_count, infos)
+    put_list(list(&gpu)?.into_iter().map(describe).collect(), info_count, infos)
 }
 
-/// Lists processes of one kind, or of all kinds. Only compute processes exist here.
+/// Lists processes of one kind, or of all kinds.
 pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
     device: nvmlDevice_t,
     plist: Out<nvmlProcessDetailList_t>,
@@ -66,7 +93,8 @@ pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
     let mut requested = plist.read()?;
     let all = match requested.mode {
         NVML_PROCESS_MODE_COMPUTE | NVML_PROCESS_MODE_ALL => residents(&gpu)?,
-        NVML_PROCESS_MODE_GRAPHICS | NVML_PROCESS_MODE_MPS => Vec::new(),
+        NVML_PROCESS_MODE_GRAPHICS => no_residents(&gpu)?,
+        NVML_PROCESS_MODE_MPS => mps_clients(&gpu)?,
         _ => return Err(INVALID_ARGUMENT),
     };
     let capacity = requested.num_proc_array_entries as usize;
@@ -89,57 +117,42 @@ pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
     Ok(())
 }
 
-fn no_processes(device: nvmlDevice_t, info_count: Out<c_uint>) -> Answer {
-    find(device)?;
-    info_count.put(0)?;
-    Ok(())
+fn info_v1(resident: Resident) -> nvmlProcessInfo_v1_t {
+    nvmlProcessInfo_v1_t { pid: resident.process.pid, used_gpu_memory: resident.process.memory.0 }
 }
 
-pub(crate) fn nvmlDeviceGetComputeRunningProcesses(
-    device: nvmlDevice_t,
-    info_count: Out<c_uint>,
-    infos: Out<nvmlProcessInfo_v1_t>,
-) -> Answer {
-    list(device, info_count, infos, |resident| nvmlProcessInfo_v1_t {
-        pid: resident.process.pid,
-        used_gpu_memory: resident.process.memory.0,
-    })
-}
-
-pub(crate) fn nvmlDeviceGetComputeRunningProcesses_v2(
-    device: nvmlDevice_t,
-    info_count: Out<c_uint>,
-    infos: Out<nvmlProcessInfo_v2_t>,
-) -> Answer {
-    list(device, info_count, infos, |resident| nvmlProcessInfo_v2_t {
+fn info_v2(resident: Resident) -> nvmlProcessInfo_v2_t {
+    nvmlProcessInfo_v2_t {
         pid: resident.process.pid,
         used_gpu_memory: resident.process.memory.0,
         gpu_instance_id: resident.gpu_instance,
         compute_instance_id: resident.compute_instance,
-    })
+    }
 }
-pub(crate) use nvmlDeviceGetComputeRunningProcesses_v2 as nvmlDeviceGetComputeRunningProcesses_v3;
 
-/// Defines the functions that list processes of a kind that is not simulated.
-macro_rules! no_processes {
-    ($($symbol:ident: $type:ty;)*) => {$(
+/// Defines the functions that list processes of a kind.
+macro_rules! lists {
+    ($($symbol:ident: $list:ident $type:ident $describe:ident;)*) => {$(
         pub(crate) fn $symbol(
             device: nvmlDevice_t,
             info_count: Out<c_uint>,
-            _infos: Out<$type>,
+            infos: Out<$type>,
         ) -> Answer {
-            no_processes(device, info_count)
+            list(device, (info_count, infos), $list, $describe)
         }
     )*};
 }
 
-no_processes! {
-    nvmlDeviceGetGraphicsRunningProcesses: nvmlProcessInfo_v1_t;
-    nvmlDeviceGetGraphicsRunningProcesses_v2: nvmlProcessInfo_v2_t;
-    nvmlDeviceGetGraphicsRunningProcesses_v3: nvmlProcessInfo_t;
-    nvmlDeviceGetMPSComputeRunningProcesses: nvmlProcessInfo_v1_t;
-    nvmlDeviceGetMPSComputeRunningProcesses_v2: nvmlProcessInfo_v2_t;
-    nvmlDeviceGetMPSComputeRunningProcesses_v3: nvmlProcessInfo_t;
+lists! {
+    nvmlDeviceGetComputeRunningProcesses: residents nvmlProcessInfo_v1_t info_v1;
+    nvmlDeviceGetComputeRunningProcesses_v2: residents nvmlProcessInfo_v2_t info_v2;
+    nvmlDeviceGetComputeRunningProcesses_v3: residents nvmlProcessInfo_t info_v2;
+    nvmlDeviceGetGraphicsRunningProcesses: no_residents nvmlProcessInfo_v1_t info_v1;
+    nvmlDeviceGetGraphicsRunningProcesses_v2: no_residents nvmlProcessInfo_v2_t info_v2;
+    nvmlDeviceGetGraphicsRunningProcesses_v3: no_residents nvmlProcessInfo_t info_v2;
+    nvmlDeviceGetMPSComputeRunningProcesses: mps_clients nvmlProcessInfo_v1_t info_v1;
+    nvmlDeviceGetMPSComputeRunningProcesses_v2: mps_clients nvmlProcessInfo_v2_t info_v2;
+    nvmlDeviceGetMPSComputeRunningProcesses_v3: mps_clients nvmlProcessInfo_t info_v2;
 }
 
 #[cfg(test)]
