@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_int, c_uint};
 use std::path::Path;
 
 use cgpu_abi::nvml_types::{nvmlDevice_t, nvmlMemory_t, nvmlPciInfo_t, nvmlReturn_t};
-use cgpu_abi::types::{CUdevice_attribute, CUresult};
+use cgpu_abi::types::{CU_DEVICE_ATTRIBUTE_MPS_ENABLED, CUdevice_attribute, CUresult};
 use cgpu_memory::{Bytes, Found, GpuInfo, MonitorInventory, System, Tenant, Uuid};
 use cgpu_shm::host_memory::Nodes;
 use tracing::info;
@@ -63,6 +63,11 @@ fn driver_count() -> Result<c_int, CUresult> {
 
 pub(crate) fn driver_has_gpus() -> bool {
     devices().next().is_some()
+}
+
+/// Returns whether this process computes through MPS on a GPU.
+pub(crate) fn driver_has_mps() -> bool {
+    devices().any(|device| driver_attribute(device, CU_DEVICE_ATTRIBUTE_MPS_ENABLED) == Ok(1))
 }
 
 /// Returns the device's free memory by NVML, which is started; none if it cannot tell.

@@ -82,7 +82,8 @@ fn log_start(state: &State) {
         State::Refused(refusal) => warn!("start refused: {refusal}"),
         State::On(tenant) => {
             let directory = tenant.region().directory().display();
-            info!(slot = tenant.slot_owner().slot().get(), "calls are accounted in {directory}");
+            let slot = tenant.slot_owner().slot().get();
+            info!(slot, mps = gpus::driver_has_mps(), "calls are accounted in {directory}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The processes on a GPU: the container's, by their ids in the container, with their accounted
 //! memory. The sum is the GPU's used memory, except for what exited processes have left.
 //!
-//! NVML has a list for each kind of process. A process of ours that NVML lists as an MPS client is
-//! only in that list, not among the compute processes. One with graphics is also in the graphics
-//! list. [`cgpu_memory::PidMap`] maps ids.
+//! NVML has a list for each kind of process. A process of ours that NVML lists as a client of MPS
+//! is in that list, and among the compute processes only if NVML lists it there, too. One with
+//! graphics is also in the graphics list. [`cgpu_memory::PidMap`] maps ids.
 
 use core::ptr;
 
@@ -50,13 +50,19 @@ impl Sliced {
     fn residents(&self, kind: Option<Kind>) -> Vec<(Member, &Part)> {
         let mut residents: Vec<_> =
             self.members().filter(|(member, _)| member.is_resident()).collect();
-        // An accounted process computes, directly or through MPS.
-        let (reported, of_these) = match kind {
+        let (listed, of_these) = match kind {
             None => return residents,
-            Some(Kind::Compute) => (Kind::Mps, false),
-            Some(kind) => (kind, true),
+            // An accounted process computes, unless NVML lists it as a client of MPS alone.
+            Some(Kind::Compute) => {
+                let mut clients = Kind::Mps.listed(self.device);
+                if !clients.is_empty() {
+                    let computing = Kind::Compute.listed(self.device);
+                    clients.retain(|pid| !computing.contains(pid));
+                }
+                (clients, false)
+            }
+            Some(kind) => (kind.listed(self.device), true),
         };
-        let listed = reported.listed(self.device);
         let pid_map = if listed.is_empty() { None } else { Some(self.pid_map()) };
         let listed: Vec<c_uint> =
             listed.into_iter().filter_map(|pid| pid_map.as_ref()?.container_pid(pid)).collect();

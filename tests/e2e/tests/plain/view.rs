@@ -138,6 +138,24 @@ fn lists_with_host_pids_are_made_from_the_ledger() {
     lists(Naming::HostUntranslated);
 }
 
+#[test]
+fn client_of_mps_is_on_the_lists_on_which_the_host_has_it() {
+    let fixture = Fixture::new(A10);
+    let start = |mut command: Command, bytes: &str| {
+        command.arg(bytes).env("CGPU_SIM_MPS", "1");
+        NvmlView::start(command)
+    };
+    let mut host = start(fixture.program("who"), "100M");
+    host.read();
+    let mut own = start(fixture.program_in(&fixture.limited("a", LIMIT / MIB), "who"), "200M");
+    let seen = own.read();
+    let all = host.read();
+    for name in ["compute", "mps"] {
+        assert_eq!(pids(&list(&seen, name)), [seen["pid"].as_u64().expect("an id")], "{seen}");
+        assert_eq!(list(&all, name).len(), 2, "{all}");
+    }
+}
+
 fn utilisation(naming: Naming) {
     let Some(mut setup) = Setup::set(naming) else { return };
     setup.wait_until_stable();
