@@ -14,6 +14,9 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
         if let Some(why) = &gpu.limits_unverified {
             lines.push(format!("GPU {}: limits unverified: {}", gpu.index, printable(why)));
         }
+        if let Some(why) = &gpu.mps {
+            lines.push(format!("GPU {}: policy 5 for now: {}", gpu.index, printable(why)));
+        }
         let hosts =
             status.findings.iter().filter(|it| it.gpu == gpu.index && it.container.is_none());
         let named: Vec<String> =
@@ -118,6 +121,7 @@ mod tests {
         let status = Status {
             gpus: vec![GpuStatus {
                 limits_unverified: Some("NVML does not answer.".into()),
+                mps: Some("MPS runs two.".into()),
                 ..GpuStatus::default()
             }],
             containers: vec![container],
@@ -138,6 +142,7 @@ mod tests {
                 "GPU 0: a uses 3072 MiB, its limit is 1024 MiB; process 2 (tr?n) uses most of that",
                 "GPU 0: process 5 (tr?n) of a uses it with the shim loaded but inactive, 512 MiB: cgpu doctor --pid 5 says why",
                 "GPU 0: limits unverified: NVML does not answer.",
+                "GPU 0: policy 5 for now: MPS runs two.",
                 "GPU 0: processes of the host use it without the shim: 3 (tr?n), 4 (tr?n)",
                 "process 6 (hold) of a was sent SIGKILL by the monitor 12 s ago: it used a GPU without the shim (end_unshimmed)",
             ]

@@ -406,6 +406,10 @@ pub struct GpuStatus {
     /// or no container has a limit there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits_unverified: Option<String>,
+    /// What MPS does on it, for which it has policy 5 whatever is set; none: it has the policy that
+    /// is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mps: Option<String>,
 }
 
 /// How a GPU is shared (`docs/internals/turns.md`).

@@ -24,6 +24,7 @@ mod gpus;
 mod housekeeping;
 mod lock_queries;
 mod memory;
+mod mps;
 mod probe_results;
 pub(crate) mod region;
 mod turns;

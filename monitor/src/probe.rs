@@ -139,6 +139,8 @@ pub(crate) struct GpuSample {
     pub(crate) busy: Option<BusyProcesses>,
     /// Processes with a context on it. None: unknown.
     pub(crate) processes: Processes,
+    /// Those that compute through MPS.
+    pub(crate) mps_clients: BTreeSet<u32>,
     /// The same processes, as far as they were identified.
     pub(crate) gpu_processes: Vec<GpuProcess>,
     /// Those of the sample before that are gone. They may have computed since.
@@ -162,6 +164,26 @@ impl GpuSample {
         let own = all.filter(|one| one.owner == Some(tenant));
         let percents = own.filter_map(|one| busy.percents.get(&one.id.pid));
         Some(percents.fold(0, |sum: u32, percent| sum.saturating_add(*percent)).min(100))
+    }
+
+    /// Returns the part of the GPU's time that a container had, in percent, by the same figures.
+    /// Processes have the GPU in turns, so together they have at most all of it. Clients of MPS
+    /// compute at the same time: together they have at most what the others leave.
+    pub(crate) fn measured(&self, tenant: u64) -> u32 {
+        let Some(busy) = &self.busy else { return 0 };
+        let is_own = |pid: u32| {
+            let mut all = self.gpu_processes.iter().chain(&self.former);
+            all.any(|one| one.id.pid == pid && one.owner == Some(tenant))
+        };
+        let sum = |clients: bool, only_own: bool| -> u32 {
+            let kind =
+                busy.percents.iter().filter(|(pid, _)| self.mps_clients.contains(pid) == clients);
+            let counted = kind.filter(|(pid, _)| !only_own || is_own(**pid));
+            counted.map(|(_, percent)| *percent.min(&100)).sum()
+        };
+        let (alone, clients) = (sum(false, false), sum(true, false));
+        let left = 100_u32.saturating_sub(alone);
+        sum(false, true) * 100 / alone.max(100) + sum(true, true) * left / clients.max(left).max(1)
     }
 
     /// Whether this process is on it; none: unknown. A later process with the same number does not

@@ -117,6 +117,9 @@ cgpu_diagnosis::causes! {
     NativePolicy, Throttle, ByDesign, "native_policy",
         "The GPU's policy is 5 (native): only memory is limited.",
         "Set another policy: cgpu set N/policy 1.";
+    Mps, Throttle, ByDesign, "mps",
+        "MPS runs the work of several containers on the GPU at the same time, so the GPU has no turns (policy 5). Memory is limited.",
+        "For turns, end the daemon of MPS (nvidia-cuda-mps-control, command quit), and start the containers' programs again.";
     Alone, Throttle, ByDesign, "alone",
         "No other container computes on the GPU, so there are no turns.",
         "Nothing: turns begin when a second container computes. Policy 3 also limits a single container.";

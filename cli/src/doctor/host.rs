@@ -107,7 +107,9 @@ pub(crate) fn check_status(status: &Status, only: Option<&str>, findings: &mut F
         } else if let Some(why) = &gpu.limits_unverified {
             findings.add(Cause::LimitsUnverified, &subject, why);
         }
-        if gpu.policy == NATIVE {
+        if let Some(why) = &gpu.mps {
+            findings.add(Cause::Mps, &subject, why);
+        } else if gpu.policy == NATIVE {
             findings.add(Cause::NativePolicy, &subject, "");
         } else if gpu.sharing != Sharing::Contended {
             let state = if gpu.sharing == Sharing::Open {

@@ -392,6 +392,11 @@ fn status_of_monitor_and_gpus_has_causes() {
     assert_eq!(causes_of(|status| status.warnings.push("A message.".into())), ["monitor_warning"]);
     assert_eq!(causes_of(|status| status.gpus[0].name.clear()), ["monitor_blind"]);
     assert_eq!(causes_of(|status| status.gpus[0].policy = 5), ["native_policy"]);
+    let mps = |status: &mut Status| {
+        status.gpus[0].policy = 5;
+        status.gpus[0].mps = Some("It runs two.".into());
+    };
+    assert_eq!(causes_of(mps), ["mps"]);
     for sharing in [Sharing::Open, Sharing::Watched] {
         assert_eq!(causes_of(|status| status.gpus[0].sharing = sharing), ["alone"]);
     }

@@ -13,12 +13,16 @@
 //! One that has not reported the excess either hides its work. One that has reported it may have
 //! been charged too little by what others report: it pays, and is not called that.
 //!
+//! Clients of MPS compute at the same time, so their times add up to more than the GPU's. While
+//! several containers are clients, there is no audit.
+//!
 //! Hidden work costs its neighbours more than the time that it ran: the GPU switches between the
 //! two at each of its own slices. The container pays all of that, and the others get it back.
 
 use cgpu_shm::units::Nanos;
 
 use super::gpu::Gpu;
+use super::policy::Policy;
 use super::refill::{part, signed};
 use super::step::{OPEN, TenantId};
 use super::tenants::Tenant;
@@ -87,7 +91,8 @@ impl Gpu {
     /// it for which the GPU computed for a container.
     pub fn audit(&mut self, now: Nanos, span: Option<Nanos>, percent: impl Fn(TenantId) -> u32) {
         self.note_unmetered(now);
-        let Some(span) = span else {
+        // Under MPS the containers compute at the same time: none takes another one's.
+        let Some(span) = span.filter(|_| self.policy != Policy::Mps) else {
             (self.audits.last, self.audits.span) = (now, Nanos::ZERO);
             self.queue.iter_mut().for_each(Tenant::skip_audit);
             return;
@@ -240,7 +245,6 @@ impl Tenant {
 mod tests {
     use super::*;
     use crate::fixture::{NOW, busy, ms};
-    use crate::policy::Policy;
     use crate::step::{Gate, Sharing, WAIT};
 
     /// Makes a GPU of two containers that is contended; nothing of their work was reported.
@@ -317,6 +321,17 @@ mod tests {
         gpu.queue[0].gate = Gate::without_grant(OPEN);
         assert_eq!(seconds(&mut gpu, &[(Some(100), 0); 5]), (0, Nanos::ZERO));
         let mut gpu = contended();
+        assert!(seconds(&mut gpu, &[(Some(100), 0); 5]).0 > 0);
+    }
+
+    #[test]
+    fn containers_that_overlap_under_mps_are_not_charged() {
+        let mut gpu = contended();
+        gpu.set_policy(NOW, Policy::Mps);
+        assert_eq!(seconds(&mut gpu, &[(Some(100), 0); 5]), (0, Nanos::ZERO));
+        // The first second without MPS has time of before.
+        gpu.set_policy(NOW, Policy::Preemptive);
+        assert_eq!(seconds(&mut gpu, &[(Some(100), 0)]), (0, Nanos::ZERO));
         assert!(seconds(&mut gpu, &[(Some(100), 0); 5]).0 > 0);
     }
 

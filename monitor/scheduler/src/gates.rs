@@ -3,7 +3,6 @@
 use cgpu_shm::units::Nanos;
 
 use super::gpu::Gpu;
-use super::policy::Policy;
 use super::step::{Gate, OPEN, Order, Plan, Sharing, WAIT};
 use super::tenants::Tenant;
 use super::turns::{Phase, Turn};
@@ -70,7 +69,7 @@ impl Gpu {
             }
             Sharing::Contended => false,
         };
-        let barred = tenant.is_barred() && self.rule != Policy::Native;
+        let barred = tenant.is_barred() && self.rule.has_turns();
         if (free || !self.is_member(tenant)) && !barred {
             let turn = keep(OPEN).unwrap_or_else(|| self.word(now, OPEN));
             return Gate {
@@ -200,6 +199,7 @@ impl Gpu {
 mod tests {
     use super::*;
     use crate::fixture::{NOW, busy, idle, ms};
+    use crate::policy::Policy;
 
     fn gate(gpu: &mut Gpu) -> Gate {
         gpu.advance(NOW, &[]);

@@ -257,7 +257,7 @@ impl Gpu {
             total: percent(tenant.account.charged, self.charged - tenant.joined),
             is_misreporting: tenant.distrusted_until > now,
             hides_work: tenant.hides_work(now),
-            barred: tenant.is_barred() && self.policy != Policy::Native,
+            barred: tenant.is_barred() && self.policy.has_turns(),
         })
     }
 

@@ -35,6 +35,9 @@ pub enum Policy {
     Soft,
     /// 5: no turns; memory is limited, time is shared by the GPU alone.
     Native,
+    /// Also 5, while MPS runs the work of several containers at the same time: no turns, not even
+    /// for high priority. It is never set.
+    Mps,
 }
 
 impl Policy {
@@ -64,7 +67,7 @@ impl Policy {
             Self::Weighted { .. } => 2,
             Self::Fixed { .. } => 3,
             Self::Soft => 4,
-            Self::Native => 5,
+            Self::Native | Self::Mps => 5,
         }
     }
 
@@ -76,8 +79,14 @@ impl Policy {
             Self::Average { .. } | Self::Weighted { .. } | Self::Fixed { .. } => {
                 presence.open || presence.created
             }
-            Self::Native => false,
+            Self::Native | Self::Mps => false,
         }
+    }
+
+    /// Returns whether containers have turns.
+    #[must_use]
+    pub const fn has_turns(self) -> bool {
+        !matches!(self, Self::Native | Self::Mps)
     }
 
     /// Returns whether a member keeps its turns even while it is idle.
@@ -112,7 +121,7 @@ impl Policy {
                 None => (slot(slots) * weight).min(WHOLE),
             },
             Self::Weighted { .. } => weight,
-            Self::Preemptive | Self::Soft | Self::Native => 1,
+            Self::Preemptive | Self::Soft | Self::Native | Self::Mps => 1,
         }
     }
 
@@ -172,7 +181,9 @@ mod tests {
         assert!(!Policy::Soft.counts(idle));
         assert!(Policy::Weighted { conserving: false }.counts(idle));
         assert!(Policy::Fixed { slots: 20 }.counts(idle));
-        assert!(!Policy::Native.counts(Presence { created: true, open: true }));
+        for without_turns in [Policy::Native, Policy::Mps] {
+            assert!(!without_turns.counts(Presence { created: true, open: true }));
+        }
     }
 
     #[test]
@@ -204,6 +215,7 @@ mod tests {
             (Policy::Fixed { slots: 20 }, false, true, false),
             (Policy::Soft, false, false, true),
             (Policy::Native, false, false, false),
+            (Policy::Mps, false, false, false),
         ] {
             let found = (policy.burns(), policy.is_fixed(), policy.has_background());
             assert_eq!(found, (burns, fixed, background), "{policy:?}");

@@ -119,6 +119,7 @@ fn gpu(host: &Host, at: usize) -> GpuStatus {
         slice_us: device.scheduler.slice().0 / 1000,
         unknown_processes: on_gpu.map(|(pid, _)| *pid).filter(|pid| !is_verified(pid)).collect(),
         limits_unverified: host.limits_unverified(device).map(Into::into),
+        mps: device.mps.clone(),
     }
 }
 

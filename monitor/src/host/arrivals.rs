@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use cgpu_client::message::{Errno, Refusal, Registered, Registration};
 use cgpu_scheduler::TenantId;
-use cgpu_scheduler::policy::Policy;
 use cgpu_shm::liveness::Liveness;
 use cgpu_shm::paths;
 use cgpu_shm::units::Nanos;
@@ -184,7 +183,7 @@ impl Host {
         let gpus = container.gpus();
         let concerned =
             self.devices.iter().filter(|device| gpus.is_empty() || gpus.contains(&device.uuid));
-        let gated = concerned.filter(|device| device.scheduler.policy() != Policy::Native);
+        let gated = concerned.filter(|device| device.scheduler.policy().has_turns());
         let shortfalls =
             gated.filter_map(|device| self.capacity(device).shortfall(device.index, container));
         Registered { id: container.id.clone(), warnings: shortfalls.collect() }

@@ -32,6 +32,8 @@ pub(crate) struct DeviceState {
     pub(crate) unlisted: BTreeSet<TenantId>,
     /// Those for which the last sample said so.
     doubtful: BTreeSet<TenantId>,
+    /// Why its containers have no turns, whatever policy is set: MPS. None: they can have turns.
+    pub(crate) mps: Option<String>,
     /// Settings made at run time.
     pub(crate) settings: GpuSettings,
     /// Configured settings.
@@ -56,6 +58,7 @@ impl DeviceState {
             is_doubtful: false,
             unlisted: BTreeSet::new(),
             doubtful: BTreeSet::new(),
+            mps: None,
             settings,
             start: start.gpu(index, uuid),
             scheduler,
@@ -116,8 +119,11 @@ impl DeviceState {
     }
 
     /// Returns the policy in force: as set, else weighted if a container has a weight above 1, else
-    /// preemptive.
+    /// preemptive. Under MPS there are no turns, whatever is set.
     pub(crate) fn policy(&self, weighted: bool) -> Policy {
+        if self.mps.is_some() {
+            return Policy::Mps;
+        }
         let set = self.in_force();
         let number = set.policy.unwrap_or(if weighted { 2 } else { 1 });
         Policy::numbered(number, set.max_inst(), set.work_conserving()).unwrap_or_default()
@@ -136,10 +142,6 @@ impl DeviceState {
     pub(super) fn audit(&mut self, now: Nanos) {
         let sample = &self.sample;
         let span = sample.busy.as_ref().and_then(|busy| busy.span);
-        // Processes that share the GPU have at most all of it.
-        let percents = sample.busy.iter().flat_map(|busy| busy.percents.values());
-        let sum = percents.sum::<u32>().max(100);
-        let percent = |id: TenantId| sample.utilization_of(id.0).unwrap_or(0) * 100 / sum;
-        self.scheduler.audit(now, span, percent);
+        self.scheduler.audit(now, span, |id: TenantId| sample.measured(id.0));
     }
 }

@@ -8,7 +8,7 @@ use cgpu_scheduler::TenantId;
 use cgpu_shm::units::Nanos;
 use cgpu_shm::uuid::Uuid;
 
-use super::{Change, Host, Process, verification};
+use super::{Change, Host, Process, mps, verification};
 use crate::probe::{GpuProcess, ProbeResult, Sample};
 
 /// Timeout for NVML's first answer; its own start takes a second or two.
@@ -58,6 +58,9 @@ impl Host {
         let Some(sample) = sample else {
             self.sampled = None;
             self.inventory = None;
+            for at in 0..self.devices.len() {
+                self.take_overlap(now, at, None);
+            }
             self.lift_blocks();
             return;
         };
@@ -81,10 +84,14 @@ impl Host {
         if !listed.is_empty() {
             // A GPU may be partitioned while the monitor runs. A device that is gone is kept as
             // long as a container names it and no other device has its number.
-            for device in self.devices.iter_mut().filter(|device| !listed.contains(&device.uuid)) {
-                device.known = false;
-                device.sample.forget();
-                device.take_verification(None, BTreeSet::new());
+            for at in 0..self.devices.len() {
+                let device = &mut self.devices[at];
+                if !listed.contains(&device.uuid) {
+                    device.known = false;
+                    device.sample.forget();
+                    device.take_verification(None, BTreeSet::new());
+                    self.take_overlap(now, at, None);
+                }
             }
             self.drop_gpus(|device| {
                 listed.contains(&device.uuid) || !numbers.contains(&device.index)
@@ -102,6 +109,8 @@ impl Host {
             self.set_number(now, at, gpu.index);
             let unverified = verification::unverified(&gpu, &samples);
             let unlisted = verification::unlisted(&samples);
+            // Before the audit, which does not compare the time of clients that overlap.
+            self.take_overlap(now, at, mps::overlap(&gpu));
             let device = &mut self.devices[at];
             device.known = true;
             device.take_verification(unverified, unlisted);
@@ -122,5 +131,18 @@ impl Host {
             self.reclaim(now, tenant);
         }
         self.observe_gpus(now, &listed, &sample.searched);
+    }
+
+    /// Notes why the containers on a GPU can have no turns; none: they can.
+    fn take_overlap(&mut self, now: Nanos, at: usize, overlap: Option<String>) {
+        let device = &mut self.devices[at];
+        let index = device.index;
+        let before = std::mem::replace(&mut device.mps, overlap);
+        match (&device.mps, before) {
+            (Some(why), None) => tracing::warn!("GPU {index} has policy 5 for now: {why}"),
+            (None, Some(_)) => tracing::info!("GPU {index} has its own policy again: MPS is gone"),
+            _ => return,
+        }
+        self.apply_settings(now);
     }
 }

@@ -178,6 +178,10 @@ families! {
     "cgpu_gpu_limits_unverified", Gauge, None,
         "1 if containers have limits on the GPU and NVML does not report what they hold of it.",
         |of, put| gpus(of, put, none, |gpu| Some(flag(gpu.limits_unverified.is_some())));
+    "cgpu_gpu_mps", Gauge, None,
+        "1 while MPS runs the work of several containers on the GPU at the same time, so that it \
+            has policy 5.",
+        |of, put| gpus(of, put, none, |gpu| Some(flag(gpu.mps.is_some())));
     "cgpu_unshimmed_processes", Gauge, None,
         "Processes on the GPU, according to NVML, that belong to no container or are not \
             accounted in theirs.",

@@ -60,7 +60,10 @@ impl Library {
         let mut sample = |Listed { index, uuid, device }| {
             let before = device.memory_info().ok();
             let (listed, samples) = sample_around(uuid, &|| processes(&device));
-            let again = processes(&device);
+            let again = lists(&device);
+            let mps_clients = again.iter().flat_map(|[.., mps]| mps).map(|client| client.pid);
+            let mps_clients = mps_clients.collect();
+            let again = again.map(merged);
             let memory = device.memory_info().ok();
             let used = before.iter().chain(&memory).map(|memory| Bytes(memory.used)).max();
             GpuSample {
@@ -74,6 +77,7 @@ impl Library {
                     .zip(least(listed.as_ref(), again.as_ref()))
                     .map(|(used, owned)| used - owned),
                 processes: listed,
+                mps_clients,
                 samples,
                 gpu_processes: Vec::new(),
                 former: Vec::new(),
@@ -196,11 +200,17 @@ fn least(
 /// Lists the processes on a device by host process id, with what the driver holds for each there.
 /// None: NVML does not list them.
 fn processes(device: &Device<'_>) -> Processes {
+    lists(device).map(merged)
+}
+
+/// Returns NVML's lists: processes that compute, those with graphics, and clients of MPS. A client
+/// is on the first list, too, with some drivers.
+fn lists(device: &Device<'_>) -> Option<[Vec<ProcessInfo>; 3]> {
     let compute = device.running_compute_processes().ok()?;
     let graphics = device.running_graphics_processes().unwrap_or_default();
-    // Clients of MPS are on a list of their own, which older drivers do not have.
+    // Older drivers do not have this list.
     let mps = device.mps_running_compute_processes().unwrap_or_default();
-    Some(merged([compute, graphics, mps]))
+    Some([compute, graphics, mps])
 }
 
 /// Returns the processes of several lists. One that is on two of them has the same figure in both,

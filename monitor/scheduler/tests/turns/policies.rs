@@ -217,7 +217,8 @@ fn saturating_background_tenant_takes_turns_again() {
 /// shares are as before.
 #[test]
 fn policies_change_under_load() {
-    let all = [average(4), FAIR, WEIGHTED, fixed(4), SOFT, Policy::Native, crate::STRICT];
+    let all =
+        [average(4), FAIR, WEIGHTED, fixed(4), SOFT, Policy::Native, Policy::Mps, crate::STRICT];
     let gappy = [Load::bursts(100, 5, 700)];
     let tenants: [(u32, &[Load]); 3] =
         [(1, SATURATING), (1, &gappy), (1, &[Load::saturating(3_000)])];

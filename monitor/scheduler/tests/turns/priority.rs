@@ -182,6 +182,16 @@ fn idle_high_priority_takes_nothing() {
 }
 
 #[test]
+fn high_priority_gives_no_turns_to_containers_that_overlap_under_mps() {
+    for (policy, expected) in [(Policy::Native, true), (Policy::Mps, false)] {
+        let mut harness = Harness::new(policy, &[(1, SATURATING), (1, SATURATING)]);
+        harness.set_entitlement(0, HIGH);
+        harness.run_for(SECOND);
+        assert_eq!(harness.scheduler.turns() > 0, expected, "{policy:?}");
+    }
+}
+
+#[test]
 fn two_of_high_priority_share_it() {
     let mut harness = Harness::new(FAIR, &[(1, SATURATING), (1, SATURATING), (1, SATURATING)]);
     harness.set_entitlement(0, HIGH);

@@ -25,6 +25,7 @@ mod log;
 mod lookups;
 mod memory;
 mod mig;
+mod mps;
 mod nvml;
 mod physical;
 mod pools;

@@ -25,7 +25,7 @@ fn findings(fixture: &Fixture, container: Option<&str>) -> Vec<Value> {
     all.into_iter().filter(|finding| finding["container"].as_str() == container).collect()
 }
 
-fn smi(fixture: &Fixture) -> String {
+pub(super) fn smi(fixture: &Fixture) -> String {
     Outcome::of(fixture.cgpu(&["smi", "--root", &fixture.root().to_string_lossy()])).silent().stdout
 }
 
@@ -46,7 +46,7 @@ fn record(fixture: &Fixture) -> Value {
     })
 }
 
-fn counted(fixture: &Fixture, sample: &str) {
+pub(super) fn counted(fixture: &Fixture, sample: &str) {
     fixture.eventually(sample, || {
         let text = metrics(fixture);
         let value =
@@ -72,7 +72,7 @@ fn metrics(fixture: &Fixture) -> String {
 }
 
 /// Returns a port that was free just now, on an address from which nothing connects.
-fn endpoint() -> String {
+pub(super) fn endpoint() -> String {
     std::net::TcpListener::bind("127.0.0.3:0")
         .expect("a port")
         .local_addr()
