@@ -3,6 +3,7 @@
 use cgpu_client::message::{Cause, Ended, Finding, Shim, Signal, Status};
 use cgpu_text::printable;
 
+use crate::report;
 use crate::table::mib;
 
 /// Returns a line for each finding about a container's process, one a GPU for other processes of
@@ -11,7 +12,9 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
     let mut lines: Vec<String> =
         status.findings.iter().filter_map(|finding| about(finding, status)).collect();
     for gpu in &status.gpus {
-        if let Some(why) = &gpu.limits_unverified {
+        // Without NVML a simulated GPU cannot be verified by design: cgpu doctor explains it.
+        let is_by_design = gpu.memory_used.is_none() && report::simulated(&gpu.uuid).is_some();
+        if let Some(why) = gpu.limits_unverified.as_ref().filter(|_| !is_by_design) {
             lines.push(format!("GPU {}: limits unverified: {}", gpu.index, printable(why)));
         }
         if let Some(why) = &gpu.mps {
