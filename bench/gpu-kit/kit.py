@@ -20,6 +20,8 @@ import results
 import rows
 
 MACHINE_LIMIT = 30
+# Length of a run of all rows: no row begins later.
+WHOLE_SECONDS = 1800
 QUICK = 0.1
 # Below this a container's files and a simulated GPU do not fit.
 WORK_MIB = 32
@@ -82,6 +84,8 @@ class Kit:
         self.work, self.scratch, self.logs = work, scratch, logs
         self.folder, self.scale, self.environment = folder, scale, environment()
         self.machine, self.root, self.row, self.programs = {}, work, "", 0
+        # Xids in the kernel log when the run began; None if it cannot be read.
+        self.xids = None
 
     @property
     def is_simulated(self):
@@ -113,10 +117,20 @@ class Kit:
     def run(self, *command, variables=None):
         return self.start(*command, variables=variables).wait()
 
-    def limited(self, mib, *command, variables=None):
-        """Runs a command in a container of its own with this memory limit."""
-        run = [self.file("cgpu"), "run", "--root", self.root, "--mem", f"{mib}MiB", "--"]
+    def docker(self, *arguments):
+        """Runs Docker's client; raises NotPossible where it is not installed."""
+        if not shutil.which("docker", path=self.environment["PATH"]):
+            raise processes.NotPossible("Docker is not installed")
+        return self.run("docker", *arguments)
+
+    def unlimited(self, *command, variables=None, options=()):
+        """Runs a command in a container of its own, with more options of `cgpu run`."""
+        run = [self.file("cgpu"), "run", "--root", self.root, *options, "--"]
         return self.run(*run, *command, variables=variables)
+
+    def limited(self, mib, *command, variables=None):
+        """The same with this memory limit."""
+        return self.unlimited(*command, variables=variables, options=["--mem", f"{mib}MiB"])
 
 
 def environment():
@@ -176,11 +190,9 @@ def attempt(watchdog, kit, name, limit, run):
     except processes.NotPossible as reason:
         seen = {"result": "not possible", "because": str(reason)}
     except RowEnded as ended:
-        seen = {
-            "result": "not possible" if watchdog.stopped else "FAILED",
-            "because": str(ended),
-            "error": str(ended),
-        }
+        seen = {"result": "FAILED", "because": str(ended), "error": str(ended)}
+        if watchdog.stopped:
+            seen = unfinished(str(ended))
     except processes.Failed as error:
         seen = {"result": "FAILED", "error": str(error)}
     except Exception as error:  # A defect in one row must not stop the others.
@@ -197,39 +209,56 @@ def attempt(watchdog, kit, name, limit, run):
 def chosen(arguments):
     if arguments.only:
         return [row for row in rows.ROWS if row.name in arguments.only]
+    if arguments.group == rows.WHOLE:
+        return rows.ROWS
     return [row for row in rows.ROWS if row.group == arguments.group]
 
 
 def measure(kit, arguments, folder, name):
-    """Runs the rows; returns the exit code."""
-    watchdog = Watchdog()
+    """Runs the rows that an earlier, unfinished run has not done; returns the exit code."""
+    watchdog, start, selection = Watchdog(), time.monotonic(), chosen(arguments)
+    machine = attempt(watchdog, kit, "machine", MACHINE_LIMIT, lambda: look_at_machine(kit))
     head = {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": commit(kit.folder),
         "arguments": sys.argv[1:],
         "scale": kit.scale,
-        "gpu": "no GPU",
-        "driver": "unknown",
+        "selection": [row.name for row in selection],
+        "gpu": kit.machine.get("gpu", "no GPU"),
+        "uuid": kit.machine.get("uuid"),
+        "driver": kit.machine.get("nvml", {}).get("driver", "unknown"),
         "driver_kind": "simulated" if kit.is_simulated else "real",
     }
     done = results.Results(folder, name, kit.logs, head)
-    seen = attempt(watchdog, kit, "machine", MACHINE_LIMIT, lambda: look_at_machine(kit))
-    done.all["gpu"] = kit.machine.get("gpu", "no GPU")
-    done.all["driver"] = kit.machine.get("nvml", {}).get("driver", "unknown")
+    kept = set() if arguments.fresh else done.go_on() - {"machine"}
     print("{gpu}, driver {driver} ({driver_kind}), kit {commit}".format(**done.all), flush=True)
-    tell(done, "machine", seen)
-    for row in chosen(arguments):
+    if kept:
+        print(f"goes on with {done.name}: {len(kept)} rows are done", flush=True)
+    tell(done, "machine", machine)
+    # A row that may have stopped the machine is tried after all others.
+    for row in sorted(selection, key=lambda row: row.name == done.all.get("suspect")):
+        if row.name in kept:
+            continue
+        late = arguments.group == rows.WHOLE and time.monotonic() - start > WHOLE_SECONDS
         if watchdog.stopped:
-            seen = {"result": "not possible", "because": watchdog.reason(), "seconds": 0.0}
-        elif "error" in done.all["rows"]["machine"]:
-            reason = f"the GPU cannot be used: {done.all['rows']['machine']['error']}"
+            seen = unfinished(watchdog.reason())
+        elif "error" in machine:
+            reason = f"the GPU cannot be used: {machine['error']}"
             seen = {"result": "not possible", "because": reason, "seconds": 0.0}
+        elif late:
+            seen = unfinished(f"{WHOLE_SECONDS // 60} minutes are over; the same command goes on")
         else:
+            kit.xids = (done.all["rows"].get("facts", {}).get("data") or {}).get("xids")
+            done.begin(row.name)
             seen = attempt(watchdog, kit, row.name, row.limit, lambda row=row: row.run(kit))
         tell(done, row.name, seen)
     done.finish()
     print(done.archive, flush=True)
     return 1 if done.count("FAILED") or watchdog.stopped else 0
+
+
+def unfinished(because):
+    return {"result": "not possible", "because": because, "seconds": 0.0, "unfinished": True}
 
 
 def tell(done, name, seen):
@@ -326,7 +355,8 @@ def listing():
     most = {group: most_seconds(group) for group in (rows.SHORT, rows.LONG, rows.GATE)}
     lines.append(
         "\n./run.sh runs all without a mark, at most {short} s in all; --long and --gate run those "
-        "that they mark, at most {long} s and {gate} s.".format(**most)
+        "that they mark, at most {long} s and {gate} s; --whole runs all, and begins none after "
+        "{whole} s.".format(whole=WHOLE_SECONDS, **most)
     )
     return "\n".join(lines)
 
@@ -346,13 +376,14 @@ def parsed():
     for group, about in (
         (rows.LONG, "the long rows"),
         (rows.GATE, "the rows about a gate on the device"),
+        (rows.WHOLE, "all rows, best as root,"),
     ):
         groups.add_argument(
             f"--{group}",
             dest="group",
             action="store_const",
             const=group,
-            help=f"run {about} instead of the others",
+            help=f"run {about} instead of the short ones",
         )
     parser.set_defaults(group=rows.SHORT)
     parser.add_argument("--quick", action="store_true", help=f"the same as --scale {QUICK}")
@@ -362,6 +393,9 @@ def parsed():
         default=1.0,
         metavar="FACTOR",
         help="multiply the measuring times by this, 0.001 to 1",
+    )
+    parser.add_argument(
+        "--fresh", action="store_true", help="begin anew instead of going on with a stopped run"
     )
     parser.add_argument("--list", action="store_true", help="list the rows and end")
     parser.add_argument(
@@ -391,10 +425,13 @@ def main():
             out.mkdir(parents=True, exist_ok=True)
             results.replace(out / "writable", Path.touch)
             (out / "writable").unlink()
+            lock = results.locked(out)
         except OSError as error:
             raise Unusable(
                 f"{out} cannot be written: {error.strerror}; name another folder by --out"
             ) from error
+        if lock is None:
+            raise Unusable(f"another kit writes to {out}: wait for its end, or use --out")
         work, work_lock = temporary(
             ["/dev/shm", os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()], mib=WORK_MIB
         )

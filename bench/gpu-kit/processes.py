@@ -60,6 +60,11 @@ class Finished:
         )
         return f"{self.name}: {how}: {lines[-1][:300]}"
 
+    def check(self):
+        """Raises unless it succeeded."""
+        if self.exit != 0:
+            raise Failed(self.reason())
+
     def lines(self):
         """Returns its output, one JSON object a line."""
         if self.exit != 0 or not self.stdout.strip():
@@ -104,6 +109,13 @@ class Process:
     def wait(self):
         self.popen.wait()
         return self.finished()
+
+    def signal(self, number):
+        """Signals the program: what `cgpu run` started, or itself if it has started none."""
+        pid = self.popen.pid
+        started = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for one in map(int, started or [pid]):
+            os.kill(one, number)
 
     def write(self, line):
         try:

@@ -12,8 +12,23 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 import clock as clocks
+from docker_rows import docker_images, docker_ways
+from driver_rows import c_programs, cudart_lookups, pool_chunks, rounding, symbols
+from facts import facts, xids
+from framework_rows import frameworks, profilers, start_time
 from gate_rows import gate_calls, gate_contexts, gate_latency, gate_streams
 from processes import Failed, NotPossible
+from share_rows import (
+    long_kernels,
+    monitor_killed,
+    shares_caps,
+    shares_equal,
+    shares_graphs,
+    shares_priority,
+    shares_weights,
+    tenant_killed,
+    tenant_stopped,
+)
 from tenants import Monitor, error_pct, rate, shares
 
 # Limit of a container if the GPU has that much free, and the part of it that a context and a last
@@ -23,8 +38,9 @@ SLACK_MIB = 1024
 SHAPES = 4000
 # Largest relative error of a share, in percent, as in the demo.
 SHARE_ERROR_PCT = 2.0
-# Groups of rows. A run has one of them; `--long` and `--gate` select the others.
-SHORT, LONG, GATE = "short", "long", "gate"
+# Groups of rows. A run has one of them; `--long` and `--gate` select the others. `--whole` runs all
+# rows, those of its own group among them.
+SHORT, LONG, GATE, WHOLE = "short", "long", "gate", "whole"
 
 
 class Row(NamedTuple):
@@ -383,6 +399,7 @@ def shares_long(kit):
 
 # The cheapest and most informative rows first: the machine may be lost at any time.
 ROWS = [
+    Row(facts, 60, WHOLE),
     Row(nvml_start, 30),
     Row(meminfo, 15),
     Row(fill, 25),
@@ -390,6 +407,11 @@ ROWS = [
     Row(fail_closed, 10),
     Row(nvidia_smi, 20),
     Row(costs, 30),
+    Row(rounding, 30, WHOLE),
+    Row(pool_chunks, 30, WHOLE),
+    Row(symbols, 10, WHOLE),
+    Row(cudart_lookups, 60, WHOLE),
+    Row(c_programs, 400, WHOLE),
     Row(clock, 75),
     Row(shapes, 55),
     Row(demo, 45),
@@ -397,9 +419,24 @@ ROWS = [
     Row(torch_memory, 75),
     Row(torch_training, 85),
     Row(cudart, 45),
-    Row(shares_long, 570, LONG),
     Row(gate_contexts, 90, GATE),
     Row(gate_latency, 45, GATE),
     Row(gate_streams, 45, GATE),
     Row(gate_calls, 45, GATE),
+    Row(start_time, 60, WHOLE),
+    Row(frameworks, 300, WHOLE),
+    Row(profilers, 120, WHOLE),
+    Row(docker_ways, 150, WHOLE),
+    Row(docker_images, 300, WHOLE),
+    Row(shares_equal, 60, WHOLE),
+    Row(shares_weights, 60, WHOLE),
+    Row(shares_graphs, 60, WHOLE),
+    Row(shares_caps, 75, WHOLE),
+    Row(shares_priority, 60, WHOLE),
+    Row(tenant_killed, 75, WHOLE),
+    Row(tenant_stopped, 75, WHOLE),
+    Row(monitor_killed, 75, WHOLE),
+    Row(long_kernels, 120, WHOLE),
+    Row(shares_long, 570, LONG),
+    Row(xids, 20, WHOLE),
 ]

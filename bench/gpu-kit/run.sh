@@ -4,13 +4,15 @@
 #
 #   ./run.sh                  all rows but those of --long and --gate: about five minutes
 #   ./run.sh --long           shares over five minutes and after three idle ones: nine minutes
+#   ./run.sh --whole          all rows, best as root: half an hour; the same command goes on with a
+#                             run that was stopped
 #   ./run.sh --gate           what a gate on the device would need: about a minute
 #   ./run.sh --only ROW ...   these rows
 #   ./run.sh --quick          shorter measurements: about two minutes
 #   ./run.sh --list           the rows, what each shows and its time limit
 #   ./run.sh --out DIR        where the results go (default: results/ beside this script)
 #
-# No run takes more than ten minutes. Results are written after each row and survive an
+# No other run takes more than ten minutes. Results are written after each row and survive an
 # interruption; the last line names the archive to bring back. Changes no setting of the GPU,
 # requests at most 1 MiB of managed memory, which cgpu refuses, and ends only what it started.
 # PYTHON names another interpreter, such as the one that has PyTorch.

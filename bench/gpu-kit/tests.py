@@ -2,12 +2,17 @@
 
 import os
 import random
+import tempfile
 import unittest
+from pathlib import Path
 from unittest import mock
 
 import clock
 import device_gate
+import facts
 import kit
+import report
+import results
 import rows
 import tenants
 
@@ -68,6 +73,95 @@ class Latency(unittest.TestCase):
         seen = device_gate.percentiles(range(1000, 0, -1))
         self.assertEqual(seen, {"p50_us": 501, "p99_us": 991, "worst_us": 1000})
         self.assertEqual(device_gate.percentiles([7.0])["p99_us"], 7.0)
+
+
+class Facts(unittest.TestCase):
+    TREE = {
+        "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64 575",
+        "sys/module/nvidia_uvm/parameters/uvm_disable_hmm": "N\n",
+        "sys/devices/system/node/node0/cpulist": "0-71\n",
+        "sys/devices/system/node/node1/cpulist": "\n",
+        "etc/nvidia-container-runtime/config.toml": '[nvidia-container-runtime]\nmode = "cdi"\n',
+        "etc/os-release": 'NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 24.04 LTS"\n',
+        "etc/cdi/nvidia.yaml": "",
+    }
+
+    def test_tree_of_a_coherent_machine_is_told(self):
+        with tempfile.TemporaryDirectory() as root:
+            for name, text in self.TREE.items():
+                file = Path(root, name)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text)
+            seen = facts.of_files(root)
+        self.assertEqual(seen["module_kind"], "open")
+        self.assertEqual(seen["hmm_disabled"], "N")
+        self.assertEqual(seen["memory_only_nodes"], ["node1"])
+        self.assertEqual(seen["toolkit_mode"], "cdi")
+        self.assertEqual(seen["system"], "Ubuntu 24.04 LTS")
+        self.assertEqual(seen["cdi"], ["nvidia.yaml"])
+
+    def test_missing_facts_are_none(self):
+        with tempfile.TemporaryDirectory() as root:
+            seen = facts.of_files(root)
+        for name in ("module", "module_kind", "hmm_disabled", "toolkit_mode", "kernel"):
+            self.assertIsNone(seen[name])
+
+    def test_xids_are_found_in_the_kernel_log(self):
+        log = "[1] NVRM: loading\n[2] NVRM: Xid (PCI:0000:65:00): 31, pid=7, name=x\n[3] usb\n"
+        self.assertEqual(facts.xids_in(log), ["NVRM: Xid (PCI:0000:65:00): 31, pid=7, name=x"])
+
+
+class Reports(unittest.TestCase):
+    HEAD = {
+        "commit": "c",
+        "scale": 1.0,
+        "selection": ["a", "b"],
+        "gpu": "GPU <1>",
+        "uuid": "u",
+        "driver": "580",
+        "driver_kind": "real",
+        "date": "d",
+    }
+    HELD = {"result": "held", "figure": "1 < 2", "seconds": 1.0}
+    FAILED = {"result": "FAILED", "error": "no", "seconds": 1.0}
+
+    def run_of(self, folder, name, **changed):
+        logs = Path(folder, f"logs-{name}")
+        logs.mkdir()
+        return results.Results(Path(folder), name, logs, {**self.HEAD, **changed})
+
+    def test_run_goes_on_with_the_newest_unfinished_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            first = self.run_of(folder, "cgpu-gpu-kit-1")
+            (first.logs / "a.out").write_text("of the first part")
+            first.add("a", self.HELD)
+            first.begin("b")
+            for other in ({"gpu": "another"}, {"commit": "another"}, {"scale": 0.1}):
+                name = "cgpu-gpu-kit-2-" + next(iter(other))
+                self.assertEqual(self.run_of(folder, name, **other).go_on(), set())
+            second = self.run_of(folder, "cgpu-gpu-kit-3")
+            self.assertEqual(second.go_on(), {"a"})
+            self.assertEqual((second.name, second.all["suspect"]), ("cgpu-gpu-kit-1", "b"))
+            self.assertEqual((second.logs / "a.out").read_text(), "of the first part")
+            second.add("b", self.FAILED)
+            second.finish()
+            self.assertEqual(self.run_of(folder, "cgpu-gpu-kit-4").go_on(), set())
+
+    def test_stopped_row_is_not_kept(self):
+        with tempfile.TemporaryDirectory() as folder:
+            first = self.run_of(folder, "cgpu-gpu-kit-1")
+            first.add("a", kit.unfinished("stopped"))
+            first.finish()
+            self.assertFalse(first.all["finished"])
+            self.assertEqual(self.run_of(folder, "cgpu-gpu-kit-2").go_on(), set())
+
+    def test_page_escapes_text_and_begins_with_failures(self):
+        done = {**self.HEAD, "finished": True, "rows": {"a": self.HELD, "b": self.FAILED}}
+        page = report.page(done)
+        self.assertIn("GPU &lt;1&gt;", page)
+        self.assertNotIn("1 < 2", page)
+        self.assertLess(page.index("<td>b<"), page.index("<td>a<"))
+        self.assertIn("1 FAILED, 1 held, 0 measured, 0 not possible", page)
 
 
 class Limits(unittest.TestCase):

@@ -29,19 +29,10 @@ const SHIM: &[&str] = &["libcgpu.so"];
 /// What the rows and the demo run beside the shim. There is no simulated driver: the machine has a
 /// real one.
 const TOOLS: &[&str] = &["cgpu", "cgpu-monitor", "cgpu-demo"];
-/// The C programs of the rows and of the demo.
-const PROGRAMS: &[&str] = &[
-    "alloc_fill",
-    "clock",
-    "costs",
-    "init",
-    "launch_loop",
-    "managed",
-    "meminfo",
-    "nvml_start",
-    "steady",
-    "worker",
-];
+/// The symbols that cgpu knows, with which a row compares the driver's.
+const SYMBOLS: &[&str] = &["driver-symbols.tsv", "nvml-symbols.tsv"];
+/// The folder of [`SYMBOLS`].
+const ABI_DATA: &str = "abi/data";
 
 /// Builds the kit in `target/gpu-kit` and returns the folder.
 pub(crate) fn run() -> Result<PathBuf> {
@@ -54,12 +45,10 @@ pub(crate) fn run() -> Result<PathBuf> {
         names.iter().try_for_each(|name| build::strip_debug(&dist.join(name)))?;
     }
     let prepared = portable::compiler(&workspace)?;
-    programs::compile_by(
-        &workspace,
-        || portable::copy(&prepared),
-        PROGRAMS,
-        &dist.join("programs"),
-    )?;
+    let names = programs::without_driver(&workspace)?;
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    programs::compile_by(&workspace, || portable::copy(&prepared), &names, &dist.join("programs"))?;
+    copy_symbols(&workspace, &dist)?;
     let bytes = size(&kit)?;
     ensure!(bytes <= MAX_BYTES, "the kit has {bytes} bytes, more than {MAX_BYTES}");
     eprintln!(
@@ -76,10 +65,18 @@ pub(crate) fn collect_for_tests(workspace: &Workspace) -> Result<()> {
     let kit = built.join("gpu-kit");
     copy_scripts(workspace, &kit)?;
     let tools = SHIM.iter().chain(TOOLS).map(|&name| name.to_owned());
-    let programs = PROGRAMS.iter().map(|name| format!("programs/{name}"));
+    let programs = programs::without_driver(workspace)?;
+    let programs = programs.iter().map(|name| format!("programs/{name}"));
     tools
         .chain(programs)
-        .try_for_each(|name| share(&built.join(&name), &kit.join(DIST).join(&name)))
+        .try_for_each(|name| share(&built.join(&name), &kit.join(DIST).join(&name)))?;
+    copy_symbols(workspace, &kit.join(DIST))
+}
+
+fn copy_symbols(workspace: &Workspace, dist: &Path) -> Result<()> {
+    SYMBOLS.iter().try_for_each(|name| {
+        build::place(&workspace.root.join(ABI_DATA).join(name), &dist.join(name))
+    })
 }
 
 /// Clears the kit and copies its scripts.
@@ -152,11 +149,13 @@ mod tests {
 
     #[test]
     fn kit_has_exactly_the_files_that_its_rows_run() {
-        let programs: BTreeSet<String> = PROGRAMS.iter().map(|&name| name.to_owned()).collect();
-        // The demo runs one more.
-        let mut run = named("kit.program");
-        run.insert("worker".to_owned());
-        assert_eq!(run, programs);
+        let programs = programs::without_driver(&Workspace::find().unwrap()).unwrap();
+        let programs: BTreeSet<String> = programs.into_iter().collect();
+        let run = named("kit.program");
+        assert!(run.len() > 5 && run.is_subset(&programs), "{run:?}");
+        for name in SYMBOLS {
+            assert!(Workspace::find().unwrap().root.join(ABI_DATA).join(name).exists(), "{name}");
+        }
         let files: BTreeSet<String> =
             SHIM.iter().chain(TOOLS).map(|&name| name.to_owned()).collect();
         assert_eq!(named("kit.file"), files);

@@ -10,6 +10,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::cargo::Workspace;
 
+/// Programs with such a name are linked with a driver.
+const LINKED: &str = "needed";
+
 /// Compiles the named programs (`None`: all) that are older than their source or a header.
 ///
 /// Programs named `needed*` are linked with a driver; the others open theirs when they run.
@@ -61,10 +64,18 @@ pub(crate) fn compile_by(
     names.iter().try_for_each(one)
 }
 
+/// Returns the names of all programs that open their driver when they run.
+pub(crate) fn without_driver(workspace: &Workspace) -> Result<Vec<String>> {
+    let sources = files(&workspace.root.join("tests/cuda/programs"), "c")?;
+    let stems = sources.iter().filter_map(|source| source.file_stem());
+    let names = stems.map(|stem| stem.to_string_lossy().into_owned());
+    Ok(names.filter(|name| !name.starts_with(LINKED)).collect())
+}
+
 /// Returns the driver that a program is linked with.
 fn driver_of(source: &Path, dist: &Path) -> Option<PathBuf> {
     let name = source.file_name().unwrap_or_default().to_string_lossy();
-    name.starts_with("needed").then(|| dist.join("sim/libcuda.so.1"))
+    name.starts_with(LINKED).then(|| dist.join("sim/libcuda.so.1"))
 }
 
 /// Returns when a file was last written; `None` if it does not exist.

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * runtime LIBCUDART - opens a real CUDA runtime and lets it look up the driver, as at its first
- * call. Prints one line per function that it got, "NAME VERSION FLAGS LIBRARY:SYMBOL", and last, as
- * one JSON object, their number and the call's result. On a driver that is not the vendor's the
+ * call. Prints one line per function that it got, "NAME VERSION FLAGS LIBRARY:SYMBOL", and one per
+ * private table of the driver that it requests, "table UUID RESULT". Last, as one JSON object, it
+ * prints the number of both and the call's result. On a driver that is not the vendor's the
  * runtime stops there (103 or a similar code), which is expected.
  *
  * The executable's own dlsym comes first in the search order, so that it sees what the runtime
@@ -49,10 +50,30 @@ static void *before(void *found, int is_second) {
     return (void *)spy_first;
 }
 
+static int (*real_table)(const void **, const unsigned char *);
+static int tables;
+
+static int spy_table(const void **table, const unsigned char *uuid) {
+    int result = real_table(table, uuid);
+    tables++;
+    printf("table ");
+    for (int i = 0; i < 16; i++) printf("%02x", uuid[i]);
+    printf(" %d\n", result);
+    return result;
+}
+
+/* Wraps the function that hands out the driver's private tables. */
+static void *with_table(const char *name, void *found) {
+    if (!found || strcmp(name, "cuGetExportTable")) return found;
+    real_table = (int (*)(const void **, const unsigned char *))found;
+    return (void *)spy_table;
+}
+
 static void got(const char *name, void **function, int version, uint64_t flags) {
     print_function(name, version, flags, *function);
     /* The runtime looks up the look-up function and continues with that. */
     if (!strcmp(name, "cuGetProcAddress")) *function = before(*function, version >= 12000);
+    *function = with_table(name, *function);
 }
 
 static int spy_first(const char *name, void **function, int version, uint64_t flags) {
@@ -77,7 +98,7 @@ void *dlsym(void *handle, const char *name) {
     if (!strncmp(name, "cuGetProcAddress", 16))
         return before(found, !strcmp(name, "cuGetProcAddress_v2"));
     if (!strncmp(name, "cu", 2) && strncmp(name, "cuda", 4)) print_function(name, 0, 0, found);
-    return found;
+    return with_table(name, found);
 }
 
 int main(int argc, char **argv) {
@@ -94,6 +115,6 @@ int main(int argc, char **argv) {
     int devices = 0;
     int (*get_count)(int *) = (int (*)(int *))dlsym(runtime, "cudaGetDeviceCount");
     int result = get_count ? get_count(&devices) : -1;
-    printf("{\"lookups\": %d, \"result\": %d}\n", count, result);
+    printf("{\"lookups\": %d, \"tables\": %d, \"result\": %d}\n", count, tables, result);
     return 0;
 }

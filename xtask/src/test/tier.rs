@@ -40,6 +40,11 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     },
     LeftOut {
         suite: "tests/e2e/plain",
+        tests: &["kit::whole_run_has_every_row"],
+        why: "takes minutes; the other tests of `kit` run its groups of rows",
+    },
+    LeftOut {
+        suite: "tests/e2e/plain",
         tests: &["library::portable_build"],
         why: "needs what the step portable builds",
     },

@@ -191,6 +191,105 @@ fn every_row_is_measured_or_not_possible_here() {
     kit.leaves_nothing();
 }
 
+/// Rows of `--whole` alone whose promise does not depend on the machine's load.
+const WHOLE_EXACT: [&str; 1] = ["symbols"];
+/// Those that measure, or whose promise a busy machine may miss.
+const WHOLE_MEASURED: [&str; 13] = [
+    "facts",
+    "start_time",
+    "rounding",
+    "pool_chunks",
+    "shares_equal",
+    "shares_weights",
+    "shares_graphs",
+    "shares_caps",
+    "shares_priority",
+    "tenant_killed",
+    "tenant_stopped",
+    "monitor_killed",
+    "long_kernels",
+];
+
+/// Those that need a real GPU, and the reason that the simulated one gives.
+const WHOLE_IMPOSSIBLE: [(&str, &str); 5] = [
+    ("xids", "a simulated GPU has no kernel module"),
+    ("frameworks", "accept the vendor's driver only"),
+    ("profilers", "accept the vendor's driver only"),
+    ("docker_ways", "NVIDIA's toolkit passes real GPUs only"),
+    ("docker_images", "NVIDIA's toolkit passes real GPUs only"),
+];
+
+fn has_whole_rows(rows: &Value) {
+    for name in WHOLE_EXACT {
+        assert_eq!(rows[name]["result"], "held", "{name}: {:#}", rows[name]);
+    }
+    for name in WHOLE_MEASURED {
+        assert!(rows[name]["result"] != "not possible", "{name}: {:#}", rows[name]);
+        assert!(rows[name].get("error").is_none(), "{name}: {:#}", rows[name]);
+    }
+    for (name, reason) in WHOLE_IMPOSSIBLE {
+        assert!(contains(&rows[name], "because", reason), "{name}: {:#}", rows[name]);
+    }
+    assert_eq!(rows["pool_chunks"]["data"]["rows"][0]["reserved"], 32 * MIB, "{rows:#}");
+    assert_eq!(rows["rounding"]["data"]["rows"][0]["taken"], 2 * MIB, "{rows:#}");
+    assert_eq!(rows["symbols"]["data"]["cu"]["unknown"], Value::Array(Vec::new()), "{rows:#}");
+}
+
+#[test]
+fn rows_about_driver_and_shares_are_measured() {
+    let Some(kit) = Kit::new("rows_about_driver_and_shares_are_measured") else { return };
+    let mut arguments = vec!["--scale", "0.05", "--only"];
+    arguments.extend(WHOLE_IMPOSSIBLE.iter().map(|(name, _)| *name));
+    arguments.extend(WHOLE_EXACT.iter().chain(&WHOLE_MEASURED));
+    let outcome = Outcome::of(kit.run(&arguments));
+    assert!(outcome.code() < Some(2) && outcome.stderr.is_empty(), "{outcome:#?}");
+    has_whole_rows(&kit.results()["rows"]);
+    kit.leaves_nothing();
+}
+
+/// A symbol that the tables lack is found, in a driver that they should know.
+#[test]
+fn symbol_that_the_tables_lack_fails_its_row() {
+    let test = "symbol_that_the_tables_lack_fails_its_row";
+    let Some(kit) = Kit::new(test).map(Kit::copied) else { return };
+    let table = kit.folder.join("dist/driver-symbols.tsv");
+    let text = fs::read_to_string(&table).expect("the driver's symbols");
+    fs::remove_file(&table).expect("a file");
+    fs::write(&table, text.replace("\ncuMemAlloc_v2\t", "\nanother\t")).expect("a file");
+    Outcome::of(kit.run(&["--only", "symbols"])).exits(1);
+    let row = &kit.results()["rows"]["symbols"];
+    assert_eq!(row["data"]["cu"]["unknown"], serde_json::json!(["cuMemAlloc_v2"]), "{row:#}");
+}
+
+#[test]
+fn programs_of_the_tests_run_with_and_without_the_shim() {
+    let test = "programs_of_the_tests_run_with_and_without_the_shim";
+    let Some(kit) = Kit::new(test) else { return };
+    let outcome = Outcome::of(kit.run(&["--only", "c_programs"])).exits(0);
+    let row = &kit.results()["rows"]["c_programs"];
+    assert_eq!(row["result"], "held", "{outcome:#?}");
+    let programs = row["data"]["programs"].as_object().expect("programs");
+    let held = programs.values().filter(|program| program["result"] == "held").count();
+    assert!(held > 80, "{held} of {}: {row:#}", programs.len());
+    kit.leaves_nothing();
+}
+
+#[test]
+fn whole_run_has_every_row() {
+    let Some(kit) = Kit::new("whole_run_has_every_row") else { return };
+    let outcome = Outcome::of(kit.run(&["--whole", "--scale", "0.02"]));
+    assert!(outcome.code() < Some(2) && outcome.stderr.is_empty(), "{outcome:#?}");
+    let all = kit.results();
+    let rows = all["rows"].as_object().expect("rows");
+    let selection = all["selection"].as_array().expect("a selection");
+    assert_eq!((rows.len(), &all["finished"]), (selection.len() + 1, &true.into()), "{all:#}");
+    has_whole_rows(&all["rows"]);
+    for name in GATE.iter().chain(&EXACT) {
+        assert!(["held", "measured"].map(Value::from).contains(&rows[*name]["result"]), "{name}");
+    }
+    kit.leaves_nothing();
+}
+
 #[test]
 fn long_row_reports_shares_before_and_after_idleness() {
     let Some(kit) = Kit::new("long_row_reports_shares_before_and_after_idleness") else { return };
@@ -346,11 +445,14 @@ fn hanging_program_is_ended_at_its_limit_and_other_rows_run() {
     kit.leaves_nothing();
 }
 
-fn hung(test: &str) -> Option<(Kit, Child)> {
+const HUNG: [&str; 4] = ["--only", "managed", "meminfo", "fail_closed"];
+
+/// Starts a run of three rows, of which one hangs.
+fn hung(test: &str, program: &str) -> Option<(Kit, Child)> {
     let kit = Kit::new(test)?.copied();
-    kit.replace_program("meminfo", "sleep 1000");
-    kit.change("rows.py", "Row(meminfo, 15)", "Row(meminfo, 100)");
-    let run = Child::start(kit.run(&["--only", "managed", "meminfo", "fail_closed"]));
+    kit.replace_program(program, "sleep 1000");
+    kit.change("rows.py", &format!("Row({program}, 15)"), &format!("Row({program}, 100)"));
+    let run = Child::start(kit.run(&HUNG));
     let host = kit.fixture.path("").to_string_lossy().into_owned();
     let hangs = || processes_of(&host).into_iter().find(|command| command.starts_with("sleep"));
     kit.fixture.eventually("the program hangs", hangs);
@@ -359,14 +461,16 @@ fn hung(test: &str) -> Option<(Kit, Child)> {
 
 #[test]
 fn stopped_kit_reports_unfinished_rows() {
-    let Some((kit, run)) = hung("stopped_kit_reports_unfinished_rows") else { return };
+    let Some((kit, run)) = hung("stopped_kit_reports_unfinished_rows", "meminfo") else {
+        return;
+    };
     run.signal(libc::SIGTERM);
     run.end().exits(1);
     let all = kit.results();
     assert_eq!(all, kit.packed());
     assert_eq!(
         (&all["finished"], &all["rows"]["machine"]["result"]),
-        (&true.into(), &"measured".into())
+        (&false.into(), &"measured".into())
     );
     for name in ["meminfo", "managed", "fail_closed"] {
         let row = &all["rows"][name];
@@ -380,7 +484,9 @@ fn stopped_kit_reports_unfinished_rows() {
 /// As where a machine is taken away: only written files are left.
 #[test]
 fn killed_kit_leaves_the_rows_that_were_done() {
-    let Some((kit, run)) = hung("killed_kit_leaves_the_rows_that_were_done") else { return };
+    let Some((kit, run)) = hung("killed_kit_leaves_the_rows_that_were_done", "meminfo") else {
+        return;
+    };
     run.kill();
     let all = kit.results();
     assert_eq!(all, kit.packed());
@@ -391,6 +497,39 @@ fn killed_kit_leaves_the_rows_that_were_done() {
     fs::remove_dir_all(kit.out()).expect("results");
     Outcome::of(kit.run(&["--only", "fail_closed"])).exits(0);
     kit.leaves_nothing();
+}
+
+/// The row that hung is run again, the one with a result is not.
+#[test]
+fn stopped_or_killed_run_goes_on_where_it_was() {
+    for signal in [libc::SIGTERM, libc::SIGKILL] {
+        let test = "stopped_or_killed_run_goes_on_where_it_was";
+        let Some((kit, run)) = hung(test, "managed") else { return };
+        run.signal(signal);
+        run.end();
+        let before = kit.results();
+        assert_eq!(before["rows"]["meminfo"]["result"], "held", "{before:#}");
+
+        let built = kit.fixture.dist().program("managed");
+        fs::remove_file(kit.folder.join("dist/programs/managed")).expect("a script");
+        fs::copy(built, kit.folder.join("dist/programs/managed")).expect("a copy");
+        let outcome = Outcome::of(kit.run(&HUNG)).exits(0);
+        let all = kit.results();
+        assert!(outcome.stdout.contains("1 rows are done"), "{outcome:#?}");
+        assert!(!outcome.stdout.contains("\nmeminfo"), "{outcome:#?}");
+        assert_eq!((&all["finished"], &all["date"]), (&true.into(), &before["date"]), "{all:#}");
+        assert_eq!(all["rows"]["meminfo"], before["rows"]["meminfo"]);
+        for name in ["managed", "fail_closed"] {
+            assert_eq!(all["rows"][name]["result"], "held", "{name}: {all:#}");
+        }
+        let mut tar = Command::new("tar");
+        tar.arg("-tzf").arg(kit.result(".tar.gz").expect("an archive"));
+        let listing = Outcome::of(tar).silent().stdout;
+        for part in ["/results.json", "/report.html", "/logs/meminfo-01-cgpu.out"] {
+            assert!(listing.contains(part), "{part}: {listing}");
+        }
+        kit.leaves_nothing();
+    }
 }
 
 #[test]
