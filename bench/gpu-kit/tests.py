@@ -9,8 +9,10 @@ from unittest import mock
 
 import clock
 import device_gate
+import docker_rows
 import facts
 import kit
+import processes
 import report
 import results
 import rows
@@ -73,6 +75,51 @@ class Latency(unittest.TestCase):
         seen = device_gate.percentiles(range(1000, 0, -1))
         self.assertEqual(seen, {"p50_us": 501, "p99_us": 991, "worst_us": 1000})
         self.assertEqual(device_gate.percentiles([7.0])["p99_us"], 7.0)
+
+
+class FakeDocker:
+    """A kit whose Docker has one image and shows this limit in its containers."""
+
+    is_simulated, machine = False, {"free_mib": 16384}
+
+    def __init__(self, root, limit):
+        self.root, self.limit, self.removed = Path(root), limit, 0
+
+    def file(self, name):
+        return Path("/kit/dist", name)
+
+    def docker(self, command, *arguments):
+        text, code = "", 0
+        if command == "info":
+            text = '{"Runtimes": {"nvidia": {}}}'
+        elif command in ("image", "pull"):
+            code = 0 if arguments[-1] == docker_rows.IMAGE else 1
+        elif command == "exec" and "nvidia-smi" in arguments:
+            text = f"{docker_rows.LIMIT_GIB << 10}\n"
+        elif command == "exec":
+            text = '{"total": %d, "granted": 1}' % self.limit
+        self.removed += command == "rm"
+        return processes.Finished("docker", code, text, "no network" if code else "")
+
+
+class Docker(unittest.TestCase):
+    def test_missing_image_stops_no_other(self):
+        with tempfile.TemporaryDirectory() as root:
+            fake = FakeDocker(root, docker_rows.LIMIT_GIB << 30)
+            seen = docker_rows.docker_images(fake)
+            self.assertTrue(seen["ok"])
+            self.assertIn("ubuntu:22.04 (glibc 2.35) held", seen["figure"])
+            self.assertIn("centos:7 (glibc 2.17) not possible", seen["figure"])
+            self.assertEqual(fake.removed, 1)
+
+    def test_container_without_the_limit_fails(self):
+        with tempfile.TemporaryDirectory() as root:
+            self.assertFalse(docker_rows.docker_ways(FakeDocker(root, 80 << 30))["ok"])
+
+    def test_no_image_at_all_is_not_possible(self):
+        with tempfile.TemporaryDirectory() as root, mock.patch.object(docker_rows, "IMAGE", "none"):
+            with self.assertRaises(processes.NotPossible):
+                docker_rows.docker_images(FakeDocker(root, 1))
 
 
 class Facts(unittest.TestCase):
