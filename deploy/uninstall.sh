@@ -158,7 +158,9 @@ sed -n 's/^folder //p' "$work/list" | awk '{ print length($0) " " $0 }' | sort -
     rmdir "$root$folder" 2>/dev/null || :
 done
 # The monitor's own folders. One that holds a container, or is a mount, is not empty and stays.
-rmdir "$root/run/cgpu/containers" "$root/run/cgpu" "$root/run/cgpu_km" 2>/dev/null || :
+for empty in cgpu/containers cgpu/slices cgpu cgpu_km; do
+    rmdir "$root/run/$empty" 2>/dev/null || :
+done
 if has_systemd; then systemctl daemon-reload; fi
 say "uninstalled"
 [ -z "$changed" ] || say "left: $changed, which was changed"

@@ -10,16 +10,19 @@
 //!                     bundle              below the mount: its bundle, for the next start
 //! ```
 //!
+//! Another copy of the limits is in `slices/<id>`, for the host alone. Root in the container can hold
+//! each file of its folder by a lease: no open waits for it, and no start needs one.
+//!
 //! The folder is a file system of its own where that can be ([`crate::tmpfs`]), because the
 //! container writes into it. Engines delete what they create; after an engine was killed, the next
 //! start removes what is left.
 
 use std::ffi::OsString;
-use std::fs::{self, File, Permissions};
-use std::io::{ErrorKind, Write};
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -30,6 +33,7 @@ use cgpu_shm::liveness::{self, Liveness};
 use cgpu_shm::paths;
 use cgpu_shm::preamble::Kind;
 use cgpu_shm::region::{Region, RegionSpec};
+use cgpu_shm::regular_file;
 use cgpu_shm::units::{Nanos, SlotIndex};
 use serde::{Deserialize, Serialize};
 
@@ -161,6 +165,7 @@ impl Folder {
         // the GPU has less room.
         self.put(BELOW, spec.bundle.as_os_str().as_bytes(), 0o644)?;
         self.put(LIMITS, limits.as_bytes(), 0o644)?;
+        self.keep_for_host(&limits)?;
         if !tmpfs::mount(&self.path)? {
             fs::remove_file(self.path.join(BELOW))?;
         }
@@ -182,6 +187,23 @@ impl Folder {
         self.put("libcgpu.so", b"", 0o644)?;
         Region::make(&self.path, RegionSpec { name, created, time_scale: None })?;
         Ok(())
+    }
+
+    fn keep_for_host(&self, limits: &str) -> Result<()> {
+        let Some(path) = paths::host_limits(&self.path) else { return Ok(()) };
+        if let Some(parent) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+        }
+        fs::write(path, limits)?;
+        Ok(())
+    }
+
+    /// Returns its limits: the host's copy, else the container's own, which an earlier release has
+    /// made.
+    fn limits(&self) -> Option<Limits> {
+        let read = |path: PathBuf| regular_file::read_to_string(&path).ok();
+        let text = paths::host_limits(&self.path).and_then(read);
+        text.or_else(|| read(self.path.join(LIMITS)))?.parse().ok()
     }
 
     /// Writes a file in it; returns its path.
@@ -241,7 +263,8 @@ impl Folder {
     }
 
     fn recorded(&self) -> Option<Record> {
-        serde_json::from_slice(&fs::read(self.path.join(RECORD)).ok()?).ok()
+        let text = regular_file::read_to_string(&self.path.join(RECORD)).ok()?;
+        serde_json::from_str(&text).ok()
     }
 
     /// Records its first process. Returns whether the monitor hung when the folder was made.
@@ -290,8 +313,11 @@ impl Folder {
             // Other programs make folders here, too; those stay. Of ours without a record two kinds
             // are removed: what lies below a mount once its engine has deleted the bundle, and an
             // empty mount.
-            let bundle =
-                fs::read(self.path.join(BELOW)).map(|path| PathBuf::from(OsString::from_vec(path)));
+            let bundle = regular_file::open(&self.path.join(BELOW)).and_then(|mut file| {
+                let mut path = Vec::new();
+                file.read_to_end(&mut path)?;
+                Ok(PathBuf::from(OsString::from_vec(path)))
+            });
             let is_forgotten = bundle.is_ok_and(|bundle| !bundle.join("config.json").exists());
             let is_unmade =
                 self.names().is_some_and(|names| names.is_empty()) && tmpfs::is_mounted(&self.path);
@@ -333,6 +359,9 @@ impl Folder {
     /// As the system says.
     pub fn remove(&self) -> Result<()> {
         tmpfs::unmount(&self.path);
+        if let Some(path) = paths::host_limits(&self.path) {
+            let _ = fs::remove_file(path);
+        }
         match fs::remove_dir_all(&self.path) {
             // Busy: it is a mount point elsewhere in our mount namespace, and empty.
             Err(error)
@@ -364,8 +393,8 @@ fn sweep(containers: &Path) -> Vec<Limits> {
         if folder.is_abandoned() {
             // The next start tries again.
             let _ = folder.remove();
-        } else if let Ok(text) = fs::read_to_string(folder.path.join(LIMITS)) {
-            limits.extend(text.parse::<Limits>().ok());
+        } else {
+            limits.extend(folder.limits());
         }
     }
     limits

@@ -64,6 +64,14 @@ pub fn containers(root: &Path) -> PathBuf {
     root.join("containers")
 }
 
+/// Returns the file with the limits of the container in this directory that only the host sees. The
+/// container can hold its own copy by a lease, so that it cannot be opened.
+#[must_use]
+pub fn host_limits(directory: &Path) -> Option<PathBuf> {
+    let root = directory.parent()?.parent()?;
+    Some(root.join("slices").join(directory.file_name()?))
+}
+
 /// Returns the directory of the simulated GPUs' states.
 #[must_use]
 pub fn simulated(root: &Path) -> PathBuf {

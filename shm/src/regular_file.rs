@@ -1,6 +1,7 @@
 //! Opens files that must be regular ones. Anything else at their path is refused with a message,
 //! and not opened: opening a FIFO waits while another process holds it, also with `O_NONBLOCK`, and
-//! opening a device can have an effect.
+//! opening a device can have an effect. A file on which another process has a lease is not waited
+//! for: [`ErrorKind::WouldBlock`].
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -36,7 +37,7 @@ pub fn read_to_string(path: &Path) -> io::Result<String> {
 pub(crate) fn open_with(path: &Path, options: &mut OpenOptions, flags: i32) -> io::Result<File> {
     let place = OpenOptions::new().read(true).custom_flags(flags | libc::O_PATH).open(path)?;
     check(&place)?;
-    options.custom_flags(flags & !libc::O_NOFOLLOW);
+    options.custom_flags(flags & !libc::O_NOFOLLOW | libc::O_NONBLOCK);
     match options.open(format!("/proc/self/fd/{}", place.as_raw_fd())) {
         // No /proc is mounted here. Another file may be at the path by now.
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -112,5 +113,24 @@ mod tests {
         let event = (&opens).read(&mut [0; 64]).map_err(|error| error.kind());
         assert_eq!(event, Err(ErrorKind::WouldBlock), "the FIFO was opened");
         assert_eq!(open(&place("missing")).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    /// Root in a container can hold its files so, for 45 s each time.
+    #[test]
+    fn file_with_a_lease_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "text").unwrap();
+        let held = File::open(&path).unwrap();
+        const F_SETSIG: i32 = 10;
+        // The signal of a broken lease would end the process.
+        for (command, argument) in [(F_SETSIG, libc::SIGURG), (libc::F_SETLEASE, libc::F_WRLCK)] {
+            // SAFETY: neither command takes a pointer.
+            assert_eq!(unsafe { libc::fcntl(held.as_raw_fd(), command, argument) }, 0);
+        }
+        assert_eq!(open(&path).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert_eq!(open_no_follow(&path).unwrap_err().kind(), ErrorKind::WouldBlock);
+        drop(held);
+        assert!(open(&path).is_ok());
     }
 }

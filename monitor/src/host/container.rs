@@ -14,6 +14,7 @@ use cgpu_scheduler::TenantId;
 use cgpu_scheduler::policy::Presence;
 use cgpu_shm::file::{Error, Fault};
 use cgpu_shm::limits::Limits;
+use cgpu_shm::paths;
 use cgpu_shm::slots::State;
 use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
 use cgpu_shm::uuid::Uuid;
@@ -551,7 +552,8 @@ impl Container {
 }
 
 pub(super) fn read_limits(dir: &Path) -> Result<Limits, String> {
-    match read_text(&dir.join("limits")) {
+    let host = paths::host_limits(dir).and_then(|path| read_text(&path));
+    match host.or_else(|| read_text(&dir.join("limits"))) {
         Some(text) => {
             text.parse().map_err(|refused| format!("{}: {refused}", dir.join("limits").display()))
         }

@@ -196,6 +196,21 @@ fn folder_with_limits_only_counts_against_the_gpu() {
     assert!(!hosts.is_abandoned());
 }
 
+/// A container can hold its own copies so that they cannot be opened.
+#[test]
+fn limits_count_if_the_container_hides_them() {
+    let root = root();
+    let first = make(root.path(), "first", 8000).unwrap();
+    first.record_first_process(std::process::id().cast_signed()).unwrap();
+    fs::remove_file(first.path.join(LIMITS)).unwrap();
+    fs::create_dir(first.path.join(LIMITS)).unwrap();
+    let refused = make(root.path(), "second", 8000).unwrap_err().to_string();
+    assert!(refused.contains("first") || refused.contains("8000"), "{refused}");
+    first.remove().unwrap();
+    assert_eq!(fs::read_dir(root.path().join("slices")).unwrap().count(), 0);
+    make(root.path(), "second", 8000).unwrap();
+}
+
 #[test]
 fn sweep_leaves_foreign_folders_alone() {
     let root = root();
