@@ -10,8 +10,8 @@
 //!                     bundle              below the mount: its bundle, for the next start
 //! ```
 //!
-//! Another copy of the limits is in `slices/<id>`, for the host alone. Root in the container can hold
-//! each file of its folder by a lease: no open waits for it, and no start needs one.
+//! Another copy of the limits is in `slices/<id>`, for the host alone. Root in the container can
+//! hold each file of its folder by a lease: no open waits for it, and no start needs one.
 //!
 //! The folder is a file system of its own where that can be ([`crate::tmpfs`]), because the
 //! container writes into it. Engines delete what they create; after an engine was killed, the next
