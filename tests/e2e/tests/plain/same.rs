@@ -89,6 +89,7 @@ const OTHERWISE: &[(&str, &str)] = &[
     ("load", TIME),
     ("lookups", "takes a driver's file; its answers are compared line by line in lookups.rs"),
     ("mortal", COMMANDED),
+    ("numa_node", "is configured by a variable; physical.rs runs it with and without a limit"),
     ("nvml_start", TIME),
     ("pool_threads", TIME),
     ("race", TIME),

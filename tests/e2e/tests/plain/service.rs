@@ -49,6 +49,8 @@ another_than() { [ "$(main)" != "$1" ] && [ "$(main)" != 0 ] && systemctl --quie
 of_smi() { cgpu smi --json | grep -q "$1"; }
 policy() { cat /run/cgpu_km/0/policy; }
 
+# The tests' shim is built for this system.
+export NEW_GLIBC=allow
 sh /cgpu/deploy/install.sh /cgpu/dist
 echo "without a driver: $(systemctl is-active cgpu-monitor), $(ls /run/cgpu_km | tr '\n' ' ')"
 
