@@ -108,6 +108,15 @@ for engine in \
         die "$file still names cgpu-runtime: remove that, then uninstall again"
     reload "$name"
 done
+# A reload of Docker forgets no runtime, and no default runtime.
+remembers=no
+if [ -z "$root" ] || [ -n "${DOCKER:-}" ]; then
+    ! "${DOCKER:-docker}" info --format '{{json .Runtimes}}' 2>/dev/null | grep -q cgpu-runtime ||
+        remembers=yes
+fi
+if [ -z "$next" ] && [ $remembers = yes ]; then
+    next=$(next_runtime)
+fi
 # Writes a script that runs the next runtime, without the options of cgpu-runtime.
 pass_through() {
     cat << END
@@ -117,6 +126,9 @@ $PASS_THROUGH
 next='$next'
 END
     cat << 'END'
+bundle=.
+creates=no
+last=
 for argument; do
     shift
     case $argument in
@@ -124,7 +136,20 @@ for argument; do
     --cgpu-config=*) ;;
     *) set -- "$@" "$argument" ;;
     esac
+    case $argument in
+    create | run) creates=yes ;;
+    --bundle=*) bundle=${argument#*=} ;;
+    esac
+    case $last in --bundle | -b) bundle=$argument ;; esac
+    last=$argument
 done
+# It would start without a limit.
+if [ $creates = yes ] &&
+    grep -qs '"ALIYUN_COM_GPU_MEM_CONTAINER=[^"0]' "$bundle/config.json"; then
+    echo "cgpu was uninstalled, and the container requests a limit: install cgpu, or create the" \
+        "container without ALIYUN_COM_GPU_MEM_CONTAINER" >&2
+    exit 1
+fi
 exec "$next" "$@"
 END
 }
@@ -166,5 +191,9 @@ say "uninstalled"
 [ -z "$changed" ] || say "left: $changed, which was changed"
 [ ! -e "$root/var/lib/cgpu" ] || say "left: /var/lib/cgpu, the settings of containers"
 [ ! -e "$root/run/cgpu/containers" ] || say "left: /run/cgpu/containers, until the host restarts"
-[ -z "$next" ] || say "left: $RUNTIME, a script that runs $next for the containers above;" \
-    "remove it when they have ended"
+[ -z "$next" ] || [ -z "$containers" ] ||
+    say "left: $RUNTIME, a script that runs $next for the containers above;" \
+        "remove it when they have ended"
+[ -z "$next" ] || [ $remembers = no ] ||
+    say "left: $RUNTIME, a script that runs $next, until Docker is restarted:" \
+        "a reload keeps the runtimes that were removed"

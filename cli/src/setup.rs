@@ -122,8 +122,14 @@ impl Engine {
         }
     }
 
-    fn advice(self) -> &'static str {
+    fn advice(self, undo: bool) -> &'static str {
         match self {
+            // A reload forgets no runtime, and no default runtime.
+            Self::Docker if undo => {
+                "next: systemctl restart docker; a reload keeps the runtimes that were removed, \
+                 so leave cgpu-runtime installed until then"
+            }
+            Self::Containerd | Self::Crio if undo => "next: restart the engine with systemctl",
             Self::Docker => {
                 "next: systemctl reload docker; without --default, start containers with \
                  --runtime=cgpu"
@@ -183,7 +189,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     {
         eprintln!("cgpu: no container with a slice will start: {error}");
     }
-    output::write(format_args!("{}\n", engine.advice()))?;
+    output::write(format_args!("{}\n", engine.advice(arguments.undo)))?;
     // Never set here: the options change how all programs of the host use memory.
     let notes = if arguments.undo { Vec::new() } else { host_memory::advice(Path::new("/")) };
     for note in notes {

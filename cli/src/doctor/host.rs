@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::Context;
 use cgpu_client::connection::{Client, Failure};
 use cgpu_client::message::{self, ContainerStatus, GpuStatus, Sharing, Status};
 use cgpu_shm::file::Fault;
@@ -15,7 +16,7 @@ use super::container;
 use super::process;
 use crate::report::{self, NATIVE};
 use crate::table::mib;
-use crate::{check_config, root, watched};
+use crate::{check_config, nodes, watched};
 
 const MONITOR: &str = "the monitor";
 
@@ -36,13 +37,7 @@ pub(crate) fn examine(
     add_invalid_files(check_config::faults(), findings);
     match Client::connect(&paths::socket(root)).and_then(|mut client| client.status()) {
         Ok(status) => {
-            if let Some(id) = only {
-                anyhow::ensure!(
-                    status.containers.iter().any(|one| is_called(one, id)),
-                    "the monitor of {} has no container {id}: cgpu smi lists them",
-                    root.display()
-                );
-            }
+            let only = only.map(|typed| id(root, typed, &status)).transpose()?;
             check_status(&status, only, findings);
         }
         Err(failure) => {
@@ -53,28 +48,24 @@ pub(crate) fn examine(
             };
             findings.add(cause, MONITOR, failure.to_string());
             let status = report::observe(root)?;
-            for container in
-                status.containers.iter().filter(|one| only.is_none_or(|id| is_called(one, id)))
-            {
+            let only = only.map(|typed| id(root, typed, &status)).transpose()?;
+            let wanted = |one: &&ContainerStatus| only.is_none_or(|id| one.id == id);
+            for container in status.containers.iter().filter(wanted) {
                 let subject = format!("container {}", container.id);
                 findings.examined(&subject);
                 container::check_region(&container.dir, &subject, findings);
-            }
-            if let Some(id) = only {
-                let folder = root::container(root, id);
-                anyhow::ensure!(
-                    folder.is_dir(),
-                    "there is no container {id} in {}",
-                    root.display()
-                );
             }
         }
     }
     Ok(())
 }
 
-fn is_called(container: &ContainerStatus, name: &str) -> bool {
-    container.id == name || container.name == name
+/// Returns the id of the container that is called so.
+fn id<'a>(root: &Path, typed: &str, status: &'a Status) -> anyhow::Result<&'a str> {
+    let found = nodes::find(typed, &status.containers)?;
+    let unknown =
+        || format!("there is no container {typed} in {}: cgpu smi lists them", root.display());
+    Ok(&found.with_context(unknown)?.id)
 }
 
 pub(crate) fn check_status(status: &Status, only: Option<&str>, findings: &mut Findings) {
@@ -96,7 +87,7 @@ pub(crate) fn check_status(status: &Status, only: Option<&str>, findings: &mut F
         findings.add(Cause::MonitorBlind, MONITOR, "");
     }
     let wanted: Vec<&ContainerStatus> =
-        status.containers.iter().filter(|one| only.is_none_or(|id| is_called(one, id))).collect();
+        status.containers.iter().filter(|one| only.is_none_or(|id| one.id == id)).collect();
     for gpu in &status.gpus {
         if !wanted.iter().any(|one| one.gpus.iter().any(|share| share.gpu == gpu.index)) {
             continue;

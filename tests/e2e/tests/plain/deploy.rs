@@ -288,8 +288,20 @@ fn uninstall_keeps_running_containers_manageable() {
     call.arg(format!("--cgpu-next={}", root.join("n").display())).args(["kill", "d2"]);
     assert_eq!(Child::start(call).finish().exits(0).stdout, "vendor kill d2\n");
 
+    // A container that would have had a limit is not started without one.
+    put(root, "b/config.json", r#"{"process":{"env":["ALIYUN_COM_GPU_MEM_CONTAINER=6"]}}"#);
+    put(root, "c/config.json", r#"{"process":{"env":["ALIYUN_COM_GPU_MEM_CONTAINER=0"]}}"#);
+    let create = |bundle: &str| {
+        let mut call = Command::new(&left);
+        call.args(["create", "--bundle"]).arg(root.join(bundle)).arg("d4");
+        Child::start(call).finish()
+    };
+    let refused = create("b").exits(1).stderr;
+    assert!(refused.contains("cgpu was uninstalled"), "{refused}");
+    assert!(create("c").exits(0).stdout.starts_with("runc create"));
+
     // A reinstallation takes the path back. When the containers have ended, nothing is left.
-    for path in ["run", "proc", "var"] {
+    for path in ["run", "proc", "var", "b", "c"] {
         fs::remove_dir_all(root.join(path)).expect("a folder");
     }
     fs::remove_file(root.join("n")).expect("a file");
@@ -297,6 +309,27 @@ fn uninstall_keeps_running_containers_manageable() {
     assert!(all(root) == installed, "the same files");
     script("uninstall.sh", root, &[]).exits(0);
     assert_eq!(all(root), before);
+}
+
+/// A daemon that was reloaded calls the removed program for each container, if it was the default.
+#[test]
+fn uninstall_leaves_a_script_for_the_runtimes_that_docker_remembers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path();
+    put_program(root, "usr/sbin/runc", "#!/bin/sh\n");
+    put_program(
+        root,
+        "docker",
+        "#!/bin/sh\necho '{\"cgpu\":{\"path\":\"/usr/bin/cgpu-runtime\"}}'\n",
+    );
+    let built = Dist::find().folder().to_string_lossy().into_owned();
+    script("install.sh", root, &["--no-start", &built]).exits(0);
+    let mut uninstall = command("uninstall.sh", root, &[]);
+    uninstall.env("DOCKER", root.join("docker"));
+    let said = Child::start(uninstall).finish().exits(0).stderr;
+    assert!(said.contains("until Docker is restarted"), "{said}");
+    let left = fs::read_to_string(root.join("usr/bin/cgpu-runtime")).expect("a script");
+    assert!(left.contains("next='/usr/sbin/runc'"), "{left}");
 }
 
 #[test]
