@@ -46,6 +46,10 @@ pub(crate) fn written(path: &str, value: &str) -> Result<String> {
         Value::Bytes if !is_number && !value.starts_with('-') => {
             Ok(Memory::amount(value)?.0.to_string())
         }
+        // Elsewhere a number without a unit is one of GiB.
+        Value::Bytes if value.parse().is_ok_and(|bytes: u64| (1..1 << 20).contains(&bytes)) => {
+            bail!("{value} bytes are less than 1 MiB: write the unit, such as {value}GiB")
+        }
         _ => Ok(value.to_owned()),
     }
 }
@@ -148,13 +152,16 @@ mod tests {
             ("default_memsize", "512MiB", "536870912"),
             ("0/trainer/memsize", "8589934592", "8589934592"),
             ("0/trainer/memsize", "-1", "-1"),
+            ("0/trainer/memsize", "0", "0"),
             ("0/trainer/weight", "3", "3"),
         ] {
             assert_eq!(written(path, typed).unwrap(), value, "{path} {typed}");
         }
-        for (path, typed, part) in
-            [("0/policy", "fast", "fair, preemptive"), ("0/a/memsize", "big", "such as")]
-        {
+        for (path, typed, part) in [
+            ("0/policy", "fast", "fair, preemptive"),
+            ("0/a/memsize", "big", "such as"),
+            ("0/a/memsize", "4", "such as 4GiB"),
+        ] {
             let message = format!("{:#}", written(path, typed).unwrap_err());
             assert!(message.contains(part), "{message}");
         }
