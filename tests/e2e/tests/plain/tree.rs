@@ -293,7 +293,7 @@ fn repeatedly_killed_monitor_loses_no_setting_and_no_tenant() {
     for kill in 0..kills {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         std::thread::sleep(Duration::from_millis(random >> 55));
-        let value = (20 + kill % 80).to_string();
+        let value = ((20 + kill % 80) << 20).to_string();
         // It was acknowledged, so it must be kept.
         fixture.set("default_memsize", &value);
         monitor.process.kill();
