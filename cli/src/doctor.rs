@@ -157,24 +157,36 @@ pub(crate) fn obstacles(name: &OsStr, shim: &Path) -> Result<Findings> {
     let name = name.to_string_lossy();
     // The kernel's message about a missing program is the better one.
     let Ok(path) = program::find(&view, &name) else { return Ok(findings) };
-    let program = program::examine(&view, &path, None, &name, &mut findings);
-    if let Some(program) = program.filter(|program| program.loader.is_some()) {
-        preload::examine(&view, &name, Some(&program), &mut findings);
-    }
+    examine_loading(&view, &path, None, &name, &mut findings);
     Ok(findings)
+}
+
+/// Checks whether the shim is loaded into a program. `secure` is the kernel's answer for a running
+/// process.
+fn examine_loading(
+    view: &View,
+    path: &Path,
+    secure: Option<bool>,
+    subject: &str,
+    findings: &mut Findings,
+) {
+    let program = program::examine(view, path, secure, subject, findings);
+    // Without a loader, preloaded libraries have no effect.
+    if program.as_ref().is_none_or(|program| program.loader.is_some()) {
+        preload::examine(view, subject, program.as_ref(), findings);
+    }
 }
 
 fn examine_program(view: &View, name: &str, inside: bool, findings: &mut Findings) -> Result<()> {
     let path = program::find(view, name)?;
     let subject = path.display().to_string();
     findings.examined(&subject);
-    let program = program::examine(view, &path, None, &subject, findings);
-    // On the host nothing is preloaded yet: `cgpu run` does that.
     if inside {
-        if program.as_ref().is_none_or(|program| program.loader.is_some()) {
-            preload::examine(view, &subject, program.as_ref(), findings);
-        }
+        examine_loading(view, &path, None, &subject, findings);
         container::check_settings(view, &subject, findings);
+    } else {
+        // On the host nothing is preloaded yet: `cgpu run` does that.
+        program::examine(view, &path, None, &subject, findings);
     }
     Ok(())
 }

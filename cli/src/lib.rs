@@ -16,6 +16,8 @@ mod columns;
 mod compute;
 mod control;
 mod doctor;
+#[cfg(test)]
+mod fixtures;
 mod memory;
 mod nodes;
 mod output;

@@ -306,6 +306,7 @@ pub(crate) const fn sharing(sharing: Sharing) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::gpu;
     use cgpu_client::board::PcieLink;
     use cgpu_client::message::{Cause, Finding, Shim};
 
@@ -339,29 +340,7 @@ mod tests {
             refused: Some("NVML is missing.\n".into()),
             ..ContainerStatus::default()
         };
-        let gpu = GpuStatus {
-            name: "NVIDIA A10".into(),
-            uuid: "GPU-1".into(),
-            memory_total: 23028 << 20,
-            memory_used: Some(9 << 30),
-            utilization: Some(97),
-            board: Board {
-                temperature_celsius: Some(61),
-                power_mw: Some(120_500),
-                power_limit_mw: Some(150_000),
-                sm_clock_mhz: Some(1695),
-                memory_clock_mhz: Some(6251),
-                pcie: Some(PcieLink { generation: 4, width: 16 }),
-            },
-            policy: 2,
-            max_inst: 20,
-            free_weight: 17,
-            sharing: Sharing::Contended,
-            turns: 1234,
-            switch_us: Some(104),
-            slice_us: 6000,
-            ..GpuStatus::default()
-        };
+        let gpu = GpuStatus { uuid: "GPU-1".into(), ..gpu(0) };
         let finding = Finding {
             gpu: 0.into(),
             pid: 99,

@@ -19,7 +19,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, Permissions};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -263,8 +263,7 @@ impl Folder {
     }
 
     fn recorded(&self) -> Option<Record> {
-        let text = regular_file::read_to_string(&self.path.join(RECORD)).ok()?;
-        serde_json::from_str(&text).ok()
+        serde_json::from_slice(&regular_file::read(&self.path.join(RECORD)).ok()?).ok()
     }
 
     /// Records its first process. Returns whether the monitor hung when the folder was made.
@@ -313,11 +312,8 @@ impl Folder {
             // Other programs make folders here, too; those stay. Of ours without a record two kinds
             // are removed: what lies below a mount once its engine has deleted the bundle, and an
             // empty mount.
-            let bundle = regular_file::open(&self.path.join(BELOW)).and_then(|mut file| {
-                let mut path = Vec::new();
-                file.read_to_end(&mut path)?;
-                Ok(PathBuf::from(OsString::from_vec(path)))
-            });
+            let bundle = regular_file::read(&self.path.join(BELOW))
+                .map(|path| PathBuf::from(OsString::from_vec(path)));
             let is_forgotten = bundle.is_ok_and(|bundle| !bundle.join("config.json").exists());
             let is_unmade =
                 self.names().is_some_and(|names| names.is_empty()) && tmpfs::is_mounted(&self.path);

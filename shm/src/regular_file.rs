@@ -4,7 +4,7 @@
 //! for: [`ErrorKind::WouldBlock`].
 
 use std::fs::{File, FileType, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
@@ -23,6 +23,16 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// As [`open`].
 pub fn open_no_follow(path: &Path) -> io::Result<File> {
     open_with(path, OpenOptions::new().read(true), libc::O_NOFOLLOW)
+}
+
+/// Reads a regular file.
+///
+/// # Errors
+/// As [`open`].
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Reads a regular file as text.
@@ -74,7 +84,6 @@ fn name(kind: FileType) -> &'static str {
 mod tests {
     use std::ffi::CString;
     use std::fs;
-    use std::io::Read;
     use std::os::fd::FromRawFd;
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::symlink;

@@ -8,7 +8,7 @@ use cgpu_text::printable;
 
 use super::causes::{Cause, Findings};
 use super::view::View;
-use super::{container, preload, program};
+use super::{container, examine_loading};
 
 /// Entry of the auxiliary vector: whether the program was started with more rights than its user's.
 const AT_SECURE: u64 = 23;
@@ -87,11 +87,7 @@ pub(crate) fn examine(pid: u32, findings: &mut Findings) -> Result<()> {
         return Ok(());
     }
     let executable = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-    let program = program::examine(&view, &executable, secure(pid), &subject, findings);
-    // Without a loader, preloaded libraries have no effect.
-    if program.as_ref().is_none_or(|program| program.loader.is_some()) {
-        preload::examine(&view, &subject, program.as_ref(), findings);
-    }
+    examine_loading(&view, &executable, secure(pid), &subject, findings);
     container::check_settings(&view, &subject, findings);
     Ok(())
 }

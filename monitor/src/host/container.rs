@@ -551,14 +551,12 @@ impl Container {
     }
 }
 
+/// Reads a container's limits: the host's copy, else the container's own; none: it has no limits.
 pub(super) fn read_limits(dir: &Path) -> Result<Limits, String> {
-    let host = paths::host_limits(dir).and_then(|path| read_text(&path));
-    match host.or_else(|| read_text(&dir.join("limits"))) {
-        Some(text) => {
-            text.parse().map_err(|refused| format!("{}: {refused}", dir.join("limits").display()))
-        }
-        None => Ok(Limits::default()),
-    }
+    let paths = paths::host_limits(dir).into_iter().chain([dir.join("limits")]);
+    let mut found = paths.filter_map(|path| Some((read_text(&path)?, path)));
+    let Some((text, path)) = found.next() else { return Ok(Limits::default()) };
+    text.parse().map_err(|refused| format!("{}: {refused}", path.display()))
 }
 
 #[cfg(test)]
