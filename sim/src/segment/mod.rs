@@ -289,10 +289,9 @@ impl From<Error> for ClaimError {
 
 fn attach(mapping: &Mapping, figures: &Figures, gpus: &[GpuSpec]) -> Result<Claim, ClaimError> {
     let (identity, mut anchor) = Anchor::create();
-    for slot in SlotIndex::all() {
-        if state_of(mapping, slot) != ProcessState::Free {
-            continue;
-        }
+    let is_free = |slot: &SlotIndex| state_of(mapping, *slot) == ProcessState::Free;
+    // Where none is free, that of an exited process which no client has noticed yet.
+    for slot in SlotIndex::all().filter(is_free).chain(SlotIndex::all()) {
         let Some(liveness_lock) = mapping.liveness_locks.hold(slot)? else { continue };
         let word = &mapping.preamble().generation[slot.get()];
         let generation = Generation::from_bits(word.load(Ordering::Relaxed)).next();
@@ -313,25 +312,24 @@ fn attach(mapping: &Mapping, figures: &Figures, gpus: &[GpuSpec]) -> Result<Clai
             _liveness_lock: liveness_lock,
             _anchor: None,
         };
-        let attached = transact(mapping, &claim, figures, |timeline| {
-            // The slot's last user may have attached and died since the check.
-            let free = timeline.process_state(slot.get()) == ProcessState::Free;
-            if free {
-                for (index, gpu) in gpus.iter().enumerate() {
-                    timeline.install(index, gpu.usable());
-                    if gpu.domains() > 1 {
-                        timeline.set_domains(index, gpu.domains(), gpu.domain_room());
-                    }
-                }
-                timeline.attach(slot.get(), identity.pid);
-                timeline.set_identity(slot.get(), [namespace, device, inode]);
+        transact(mapping, &claim, figures, |timeline| {
+            // Its process has exited: its liveness lock is ours.
+            if timeline.process_state(slot.get()) != ProcessState::Free {
+                let now = timeline.now();
+                timeline.detach(slot.get(), now);
             }
-            Ok(free)
+            for (index, gpu) in gpus.iter().enumerate() {
+                timeline.install(index, gpu.usable());
+                if gpu.domains() > 1 {
+                    timeline.set_domains(index, gpu.domains(), gpu.domain_room());
+                }
+            }
+            timeline.attach(slot.get(), identity.pid);
+            timeline.set_identity(slot.get(), [namespace, device, inode]);
+            Ok(())
         })?;
-        if attached {
-            claim._anchor = anchor.take();
-            return Ok(claim);
-        }
+        claim._anchor = anchor.take();
+        return Ok(claim);
     }
     Err(Error::Full("processes").into())
 }

@@ -73,4 +73,6 @@ fn segment_without_free_slots_is_full() {
     assert!(matches!(Segment::open(&setup.settings), Err(Error::Full("processes"))));
     assert_eq!(all[17].process(), 17);
     drop(all);
+    // None of their exits was noticed.
+    assert_eq!(setup.open().process(), 0);
 }
