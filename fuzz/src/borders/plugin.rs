@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use cgpu_kubelet_api::{AllocateRequest, PreferredAllocationRequest};
+use cgpu_kubelet_api::device_plugin::{AllocateRequest, PreferredAllocationRequest};
 use cgpu_kubernetes_core::binding::{self, BindRequest};
 use cgpu_kubernetes_core::devices;
 use cgpu_kubernetes_core::gpus::NodeGpus;

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cgpu_kubelet_api::device_plugin_server::{DevicePlugin, DevicePluginServer};
-use cgpu_kubelet_api::{
+use cgpu_kubelet_api::device_plugin::device_plugin_server::{DevicePlugin, DevicePluginServer};
+use cgpu_kubelet_api::device_plugin::{
     AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateRequest,
     ContainerAllocateResponse, ContainerPreferredAllocationRequest,
     ContainerPreferredAllocationResponse, DevicePluginOptions, Empty, ListAndWatchResponse,

@@ -4,8 +4,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cgpu_kubelet_api::registration_client::RegistrationClient;
-use cgpu_kubelet_api::{DevicePluginOptions, RegisterRequest, VERSION};
+use cgpu_kubelet_api::device_plugin::registration_client::RegistrationClient;
+use cgpu_kubelet_api::device_plugin::{DevicePluginOptions, RegisterRequest, VERSION};
 use tonic::Status;
 use tonic::transport::Endpoint;
 

@@ -1,6 +1,6 @@
 //! Resources that are offered to the kubelet, and the number of each.
 
-use cgpu_kubelet_api::{Device, HEALTHY, ListAndWatchResponse, UNHEALTHY};
+use cgpu_kubelet_api::device_plugin::{Device, HEALTHY, ListAndWatchResponse, UNHEALTHY};
 use cgpu_kubernetes_core::devices::{Devices, id};
 use cgpu_kubernetes_core::gpus::NodeGpus;
 use cgpu_kubernetes_core::names::{CORE, Dialect, HAMI_GPUS, MEMORY};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cgpu_kubelet_api::{
+use cgpu_kubelet_api::device_plugin::{
     AllocateRequest, ContainerAllocateRequest, ContainerAllocateResponse,
     ContainerPreferredAllocationRequest, PreferredAllocationRequest,
 };

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cgpu_kubelet_api::device_plugin_client::DevicePluginClient;
-use cgpu_kubelet_api::registration_server::{Registration, RegistrationServer};
-use cgpu_kubelet_api::{Empty, RegisterRequest, VERSION};
+use cgpu_kubelet_api::device_plugin::device_plugin_client::DevicePluginClient;
+use cgpu_kubelet_api::device_plugin::registration_server::{Registration, RegistrationServer};
+use cgpu_kubelet_api::device_plugin::{Empty, RegisterRequest, VERSION};
 use futures_util::stream;
 use tokio::net::UnixListener;
 use tonic::transport::{Channel, Endpoint, Server};
