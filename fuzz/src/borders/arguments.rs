@@ -23,17 +23,31 @@ fn is_plain_create(arguments: &[OsString]) -> bool {
     command.is_some_and(|command| CREATES.iter().any(|create| command == create))
 }
 
+/// Names of cgpu's own options.
+const OWN: [&[u8]; 2] = [b"cgpu-config", b"cgpu-next"];
+
+/// Returns the value, if there is one, of an argument that has the form of one of cgpu's own options.
+fn own(argument: &OsString) -> Option<Option<&[u8]>> {
+    let option = argument.as_bytes().strip_prefix(b"--")?;
+    let mut parts = option.splitn(2, |byte| *byte == b'=');
+    parts.next().filter(|name| OWN.contains(name))?;
+    Some(parts.next())
+}
+
 /// Returns the arguments without cgpu's own, which stand before the command.
 fn without_own(arguments: &[OsString], command: Option<&str>) -> Vec<OsString> {
     let (mut kept, mut rest) = (Vec::new(), arguments.iter());
     while let Some(argument) = rest.next() {
-        let name = argument.as_bytes().strip_prefix(b"--").unwrap_or_default();
-        if [&b"cgpu-config"[..], b"cgpu-next"].contains(&name) {
-            rest.next();
-        } else if !name.starts_with(b"cgpu-config=") && !name.starts_with(b"cgpu-next=") {
-            kept.push(argument.clone());
-            if command.is_some_and(|command| argument == command) {
-                break;
+        match own(argument) {
+            Some(Some(_)) => {}
+            Some(None) => {
+                rest.next();
+            }
+            None => {
+                kept.push(argument.clone());
+                if command.is_some_and(|command| argument == command) {
+                    break;
+                }
             }
         }
     }
@@ -59,9 +73,9 @@ pub(crate) fn check(input: &[u8]) {
     let command = invocation.command.as_deref();
     if let Some(command) = command {
         assert_eq!(invocation.arguments[invocation.arguments_before], command);
-        // Only where an option before has no such value is its first occurrence the command.
+        // An option before may have the command, or the form of an own option, as its value.
         let before = &invocation.arguments[..invocation.arguments_before];
-        if before.iter().all(|argument| argument != command) {
+        if before.iter().all(|argument| argument != command && own(argument).is_none()) {
             assert_eq!(invocation.arguments, without_own(&arguments, Some(command)));
         }
     }
