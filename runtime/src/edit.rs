@@ -4,6 +4,7 @@
 //! such as new kinds of isolation, and the container would start with less than its engine
 //! requested. All other fields are kept.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use cgpu_shm::paths;
@@ -52,6 +53,8 @@ const READ: &[(&str, &[&str])] = &[
 pub const OWN_HOOKS: [&str; 3] = ["created", "started", "stopped"];
 /// The lists of these hooks.
 pub const HOOKS: [&str; 3] = ["createRuntime", "poststart", "poststop"];
+/// Arguments of the hook that plans a share, before the share's name.
+const PLAN_SHARE: [&str; 2] = ["share", "plan"];
 /// First arguments of cgpu's hooks.
 const HOOK_ARGUMENTS: [&str; 2] = ["cgpu-runtime", "hook"];
 /// Options of each mount that [`bind`] makes, and those that it may have in addition.
@@ -159,6 +162,21 @@ impl Configuration {
             ))
         };
         mounts.filter_map(paths).collect()
+    }
+
+    /// Returns the names of its shares, sorted: its CDI devices have hooks that name them.
+    #[must_use]
+    pub fn shares(&self) -> Vec<String> {
+        let hooks = self.object("hooks").and_then(|hooks| hooks.get(HOOKS[0])?.as_array());
+        let name = |hook: &Value| {
+            let arguments = hook.get("args")?.as_array()?;
+            let arguments: Vec<_> = arguments.iter().map(Value::as_str).collect();
+            let rest = arguments.strip_prefix(&HOOK_ARGUMENTS.map(Some))?;
+            let name = rest.strip_prefix(&PLAN_SHARE.map(Some))?.first()?;
+            name.map(str::to_owned)
+        };
+        let names: BTreeSet<_> = hooks.into_iter().flatten().filter_map(name).collect();
+        names.into_iter().collect()
     }
 
     /// Returns destination and source of its bind mounts, in order.

@@ -10,6 +10,10 @@
 //!                     bundle              below the mount: its bundle, for the next start
 //! ```
 //!
+//! Containers with the same shares ([`crate::share`]) have one folder, named after a share, because
+//! they have one limit together. The last of them removes it. What is each container's own is in
+//! `of-<id>` there.
+//!
 //! Another copy of the limits is in `slices/<id>`, for the host alone. Root in the container can
 //! hold each file of its folder by a lease: no open waits for it, and no start needs one.
 //!
@@ -20,6 +24,7 @@
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{ErrorKind, Write};
+use std::iter;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -66,11 +71,32 @@ const BELOW: &str = "bundle";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folder {
     path: PathBuf,
+    /// The container's id, if the folder is that of its shares.
+    sharing: Option<String>,
+}
+
+/// The containers of a folder.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Record {
+    #[serde(flatten)]
+    container: Container,
+    /// Other containers with the same shares.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    others: Vec<Container>,
+    /// The shares; none: the folder is one container's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    shares: Vec<String>,
+    /// The monitor did not answer in time when the folder was made.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    monitor_hangs: bool,
 }
 
 /// What tells later whether a container is still there.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Record {
+struct Container {
+    /// Its id, where the folder has another name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    id: String,
     bundle: PathBuf,
     /// Name of its image, for messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -82,9 +108,40 @@ struct Record {
     /// process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     creator: Option<Process>,
-    /// The monitor did not answer in time when the container was created.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    monitor_hangs: bool,
+}
+
+impl Container {
+    fn of(spec: &FolderSpec<'_>) -> Self {
+        Self {
+            id: if spec.shares.is_empty() { String::new() } else { spec.id.to_owned() },
+            bundle: spec.bundle.to_owned(),
+            image: spec.image.map(str::to_owned),
+            first: None,
+            creator: spec.stays.then(|| Process::find(std::process::id().cast_signed())).flatten(),
+        }
+    }
+}
+
+impl Record {
+    fn containers(&self) -> impl Iterator<Item = &Container> {
+        iter::once(&self.container).chain(&self.others)
+    }
+
+    fn container(&mut self, id: &str) -> Option<&mut Container> {
+        iter::once(&mut self.container).chain(&mut self.others).find(|one| one.id == id)
+    }
+
+    /// Returns it without a container; none: no other is left.
+    fn without(mut self, id: &str) -> Option<Self> {
+        self.others.retain(|other| other.id != id);
+        if self.container.id == id {
+            if self.others.is_empty() {
+                return None;
+            }
+            self.container = self.others.remove(0);
+        }
+        Some(self)
+    }
 }
 
 /// A folder to be made.
@@ -94,6 +151,8 @@ pub struct FolderSpec<'a> {
     pub root: &'a Path,
     /// Id of the container.
     pub id: &'a str,
+    /// Its shares, sorted; none: its limits are its own.
+    pub shares: &'a [String],
     /// The container's bundle.
     pub bundle: &'a Path,
     /// Name of its image.
@@ -117,14 +176,17 @@ impl Folder {
     /// # Errors
     /// The id is no plain file name.
     pub fn of(root: &Path, id: &str) -> Result<Self, Refusal> {
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+');
-        if id.is_empty() || id.len() > 255 || !id.chars().all(plain) || id.starts_with('.') {
-            return Err(Refusal(format!(
-                "`{}` is no id for a container: expected letters, digits, `-`, `_`, `+` or `.`, not starting with `.`",
-                id.escape_default()
-            )));
-        }
-        Ok(Self { path: paths::containers(root).join(id) })
+        check_id(id)?;
+        Ok(Self { path: paths::containers(root).join(id), sharing: None })
+    }
+
+    /// Returns the folder of a container with shares, of which `share` is the first in their order.
+    ///
+    /// # Errors
+    /// The share or the id is no plain file name.
+    pub fn of_share(root: &Path, share: &str, id: &str) -> Result<Self, Refusal> {
+        check_id(id)?;
+        Ok(Self { sharing: Some(id.to_owned()), ..Self::of(root, share)? })
     }
 
     /// Makes the folder, if the GPUs have room for the container's limits.
@@ -133,12 +195,19 @@ impl Folder {
     /// A [`Refusal`] where they have no room, a container of this id is alive, or another start
     /// holds the lock; else as the system says.
     pub fn make(spec: &FolderSpec<'_>) -> Result<Self> {
-        let folder = Self::of(spec.root, spec.id)?;
+        let folder = match spec.shares.first() {
+            Some(share) => Self::of_share(spec.root, share, spec.id)?,
+            None => Self::of(spec.root, spec.id)?,
+        };
         let containers = paths::containers(spec.root);
         fs::create_dir_all(&containers)
             .with_context(|| format!("cannot make {}", containers.display()))?;
         let _lock = lock::Lock::acquire(spec.root, lock::TIMEOUT)?;
         if folder.path.exists() {
+            if folder.sharing.is_some() && !folder.is_abandoned() {
+                folder.join(spec)?;
+                return Ok(folder);
+            }
             if folder.is_in_the_way(spec.bundle, own_namespace()) {
                 bail!(Refusal(format!(
                     "a container `{}` is there already, in {}; delete it first",
@@ -146,16 +215,50 @@ impl Folder {
                     folder.path.display()
                 )));
             }
-            folder.remove()?;
+            folder.remove_all()?;
         }
         let others = sweep(&containers);
-        room::check(spec.limits, spec.gpus, spec.overcommit, &others)?;
+        for name in spec.shares {
+            let is_used =
+                |other: &&Self| other.recorded().is_some_and(|record| record.shares.contains(name));
+            if let Some(other) = others.iter().find(is_used) {
+                return Err(other.in_use(name).into());
+            }
+        }
+        let limits: Vec<_> = others.iter().filter_map(Self::limits).collect();
+        room::check(spec.limits, spec.gpus, spec.overcommit, &limits)?;
         let made = folder.fill(spec);
         if made.is_err() {
-            let _ = folder.remove();
+            let _ = folder.remove_all();
         }
         made.with_context(|| format!("cannot make {}", folder.path.display()))?;
         Ok(folder)
+    }
+
+    /// Adds a container to those that have the same shares.
+    fn join(&self, spec: &FolderSpec<'_>) -> Result<()> {
+        let same = self.recorded().filter(|record| record.shares == spec.shares);
+        let mut record = same.ok_or_else(|| self.in_use(&spec.shares[0]))?;
+        let is_there =
+            |one: &Container| one.id == spec.id && one.first.is_some_and(Process::is_alive);
+        if record.containers().any(is_there) {
+            bail!(Refusal(format!("a container `{}` is there already; delete it first", spec.id)));
+        }
+        match record.container(spec.id) {
+            Some(earlier) => *earlier = Container::of(spec),
+            None => record.others.push(Container::of(spec)),
+        }
+        self.record(&record)?;
+        fs::create_dir_all(self.own())?;
+        Ok(())
+    }
+
+    fn in_use(&self, share: &str) -> Refusal {
+        Refusal(format!(
+            "the share {share} is in use, in {}, by a container that has other shares, too: give \
+             each container that uses it the same claims",
+            self.path.display()
+        ))
     }
 
     fn fill(&self, spec: &FolderSpec<'_>) -> Result<()> {
@@ -176,12 +279,12 @@ impl Folder {
             .map_or(Nanos::ZERO, Nanos::from);
         let name = spec.limits.name.as_deref().unwrap_or(spec.id);
         self.record(&Record {
-            bundle: spec.bundle.to_owned(),
-            image: spec.image.map(str::to_owned),
-            first: None,
-            creator: spec.stays.then(|| Process::find(std::process::id().cast_signed())).flatten(),
+            container: Container::of(spec),
+            others: Vec::new(),
+            shares: spec.shares.to_vec(),
             monitor_hangs: spec.monitor_hangs,
         })?;
+        fs::create_dir_all(self.own())?;
         self.put(LIMITS, limits.as_bytes(), 0o644)?;
         self.put("refused", b"", 0o666)?;
         self.put("libcgpu.so", b"", 0o644)?;
@@ -211,11 +314,24 @@ impl Folder {
     /// # Errors
     /// As the system says.
     pub fn put(&self, name: &str, bytes: &[u8], mode: u32) -> std::io::Result<PathBuf> {
-        let path = self.path.join(name);
-        let mut file = File::create(&path)?;
-        file.write_all(bytes)?;
-        file.set_permissions(Permissions::from_mode(mode))?;
-        Ok(path)
+        put(self.path.join(name), bytes, mode)
+    }
+
+    /// Writes a file that is the container's own; returns its path.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn put_own(&self, name: &str, bytes: &[u8], mode: u32) -> std::io::Result<PathBuf> {
+        put(self.own().join(name), bytes, mode)
+    }
+
+    /// Returns the folder of the files that are the container's own.
+    #[must_use]
+    pub fn own(&self) -> PathBuf {
+        match &self.sharing {
+            Some(id) => self.path.join(format!("of-{id}")),
+            None => self.path.clone(),
+        }
     }
 
     /// Makes a folder in it, as a mount point.
@@ -271,10 +387,11 @@ impl Folder {
     /// # Errors
     /// The folder does not exist, or as the system says.
     pub fn record_first_process(&self, pid: i32) -> Result<bool> {
-        let mut record = self
-            .recorded()
-            .with_context(|| format!("{} is no container of ours", self.path.display()))?;
-        record.first = Process::find(pid);
+        let _lock = self.lock_if_shared()?;
+        let unknown = || format!("{} is no container of ours", self.path.display());
+        let mut record = self.recorded().with_context(unknown)?;
+        let id = self.sharing.as_deref().unwrap_or_default();
+        record.container(id).with_context(unknown)?.first = Process::find(pid);
         self.record(&record)?;
         Ok(record.monitor_hangs)
     }
@@ -282,8 +399,15 @@ impl Folder {
     /// Whether a process of the container may be alive.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        self.recorded().and_then(|record| record.first).is_some_and(Process::is_alive)
+        let is_running = |container: &Container| container.first.is_some_and(Process::is_alive);
+        self.recorded().is_some_and(|record| record.containers().any(is_running))
             || has_live_slot(&self.path)
+    }
+
+    /// Takes the lock of all starts, where other containers may change the record, too.
+    fn lock_if_shared(&self) -> Result<Option<lock::Lock>> {
+        let root = self.path.parent().and_then(Path::parent).filter(|_| self.sharing.is_some());
+        root.map(|root| lock::Lock::acquire(root, lock::TIMEOUT)).transpose()
     }
 
     /// Whether a container of this id and bundle cannot be made yet, from the PID namespace `own`.
@@ -294,7 +418,8 @@ impl Folder {
     /// record may be of an idle container of another namespace.
     fn is_in_the_way(&self, bundle: &Path, own: u64) -> bool {
         let is_earlier_run = self.recorded().is_some_and(|record| {
-            record.bundle == bundle && record.first.is_some_and(Process::is_elsewhere)
+            let Container { bundle: other, first, .. } = record.container;
+            other == bundle && first.is_some_and(Process::is_elsewhere)
         });
         if self.has_limits_only() && !tmpfs::mounts_for_host() {
             return true;
@@ -324,14 +449,19 @@ impl Folder {
         // The creator became the next runtime (`run`), which may have refused without removing the
         // folder. It records the first process before it ends: in this order, a missing first
         // process means that there will be none.
-        let has_creator_ended = record.creator.is_some_and(|creator| !creator.is_alive());
+        let has_creator_ended =
+            |container: &Container| container.creator.is_some_and(|creator| !creator.is_alive());
+        let creators_ended: Vec<bool> = record.containers().map(has_creator_ended).collect();
         if self.is_alive() {
             return false;
         }
-        has_creator_ended
-            || record.first.is_some()
-            || !record.bundle.join("config.json").exists()
-            || is_old(RECORD)
+        let has_ended = |(container, has_creator_ended): (&Container, bool)| {
+            has_creator_ended
+                || container.first.is_some()
+                || !container.bundle.join("config.json").exists()
+                || is_old(RECORD)
+        };
+        record.containers().zip(creators_ended).all(has_ended)
     }
 
     /// Whether only its limits are visible: it is being made, its maker was killed, or the rest is
@@ -349,11 +479,24 @@ impl Folder {
         Some(names)
     }
 
-    /// Removes it, if it exists.
+    /// Removes it, if it exists and no other container uses it.
     ///
     /// # Errors
     /// As the system says.
     pub fn remove(&self) -> Result<()> {
+        let Some(id) = &self.sharing else { return self.remove_all() };
+        let _lock = self.lock_if_shared()?;
+        let Some(record) = self.recorded() else { return Ok(()) };
+        if record.containers().all(|container| container.id != *id) {
+            return Ok(());
+        }
+        let Some(rest) = record.without(id) else { return self.remove_all() };
+        self.record(&rest)?;
+        fs::remove_dir_all(self.own())
+            .with_context(|| format!("cannot remove {}", self.own().display()))
+    }
+
+    fn remove_all(&self) -> Result<()> {
         tmpfs::unmount(&self.path);
         if let Some(path) = paths::host_limits(&self.path) {
             let _ = fs::remove_file(path);
@@ -370,6 +513,30 @@ impl Folder {
     }
 }
 
+fn put(path: PathBuf, bytes: &[u8], mode: u32) -> std::io::Result<PathBuf> {
+    let mut file = File::create(&path)?;
+    file.write_all(bytes)?;
+    file.set_permissions(Permissions::from_mode(mode))?;
+    Ok(path)
+}
+
+/// Whether a text is the name of a file, and of nothing else.
+#[must_use]
+pub fn is_plain_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+');
+    !name.is_empty() && name.len() <= 255 && name.chars().all(is_plain) && !name.starts_with('.')
+}
+
+fn check_id(id: &str) -> Result<(), Refusal> {
+    if is_plain_name(id) {
+        return Ok(());
+    }
+    Err(Refusal(format!(
+        "`{}` is no id for a container: expected letters, digits, `-`, `_`, `+` or `.`, not starting with `.`",
+        id.escape_default()
+    )))
+}
+
 /// Whether a process may have the region open.
 fn has_live_slot(folder: &Path) -> bool {
     let file = match file::open(folder, Kind::Use, Access::Read) {
@@ -381,17 +548,18 @@ fn has_live_slot(folder: &Path) -> bool {
     })
 }
 
-/// Removes folders that were left behind; returns the limits of the others.
-fn sweep(containers: &Path) -> Vec<Limits> {
-    let mut limits = Vec::new();
-    for entry in fs::read_dir(containers).into_iter().flatten().flatten() {
-        let folder = Folder { path: entry.path() };
-        if folder.is_abandoned() {
+/// Removes folders that were left behind; returns the others.
+fn sweep(containers: &Path) -> Vec<Folder> {
+    let entries = fs::read_dir(containers).into_iter().flatten().flatten();
+    let mut folders: Vec<_> =
+        entries.map(|entry| Folder { path: entry.path(), sharing: None }).collect();
+    folders.retain(|folder| {
+        let is_abandoned = folder.is_abandoned();
+        if is_abandoned {
             // The next start tries again.
-            let _ = folder.remove();
-        } else {
-            limits.extend(folder.limits());
+            let _ = folder.remove_all();
         }
-    }
-    limits
+        !is_abandoned
+    });
+    folders
 }

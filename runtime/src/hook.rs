@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use cgpu_client::connection::{Client, Failure};
@@ -25,8 +25,8 @@ use crate::start::{MOUNTS, Slice};
 use crate::verify;
 
 /// Runs a hook: `created|started|stopped --root DIR` from a configuration that `cgpu-runtime` has
-/// edited, or `plan|mount|verify|clear [--config FILE]` or `bound` from a CDI specification.
-/// `arguments` do not include the word `hook`.
+/// edited, or `[share] plan|mount|verify|clear [SHARE] [--config FILE]` or `bound` from a CDI
+/// specification. `arguments` do not include the word `hook`.
 ///
 /// # Errors
 /// The container must not start, or its folder cannot be removed.
@@ -45,79 +45,146 @@ pub fn run(arguments: &[OsString]) -> Result<()> {
         }
         ["stopped", "--root", root] => Ok(Folder::of(Path::new(root), state.id())?.remove()?),
         ["bound"] => Ok(binding::check(&Bundle::at(state.bundle()).read()?)?),
-        [what] => injected(what, &Config::load(None)?, &state),
-        [what, "--config", file] => injected(what, &Config::load(Some(Path::new(file)))?, &state),
+        ["share", what, share] => Injected::new(Some(share), None, &state)?.run(what),
+        ["share", what, share, "--config", file] => {
+            Injected::new(Some(share), Some(file), &state)?.run(what)
+        }
+        [what] => Injected::new(None, None, &state)?.run(what),
+        [what, "--config", file] => Injected::new(None, Some(file), &state)?.run(what),
         _ => bail!(
             "expected hook created|started|stopped --root DIR, hook plan|mount|verify|clear \
-             [--config FILE], or hook bound"
+             [--config FILE], hook share plan|mount|verify|clear SHARE [--config FILE], or hook \
+             bound"
         ),
     }
 }
 
-/// Runs a hook of a CDI specification, for containers that `cgpu-runtime` does not start. `plan`
-/// runs where the host's GPUs can be listed, `mount` in the container's mount namespace.
-fn injected(what: &str, config: &Config, state: &State) -> Result<()> {
-    let folder = Folder::of(&config.root, state.id())?;
-    let bundle = Bundle::at(state.bundle());
-    match what {
-        "clear" => folder.remove(),
-        "plan" => {
-            let configuration = bundle.read()?;
-            if has_slice(&configuration, &folder) {
-                // `cgpu-runtime` has made the slice.
-                return Ok(());
-            }
-            let variables = configuration.variables();
-            if !Declared::new(&variables)?.request_memory() {
-                return Ok(());
-            }
-            let Some(slice) = Slice::make(&bundle, &configuration, config, state.id(), true)?
-            else {
-                return Ok(());
-            };
-            let ready = if slice.by_file {
-                slice.write_mounts()
-            } else {
-                Err(Refusal(
-                    "the image's loader reads no /etc/ld.so.preload: start the container with \
-                     cgpu-runtime"
-                        .into(),
-                )
-                .into())
-            };
-            let root =
-                bundle.root(&configuration).context("config.json of the container has no root");
-            let placed = ready.and_then(|_| mounting::prepare(&root?, &slice.mounts));
-            let registered =
-                placed.and_then(|()| created(&config.root, &slice.folder, *state.pid()));
-            // The container's mount namespace, in which the next hook runs, exists already.
-            let done = registered.and_then(|()| {
-                slice.folder.show(state.pid().context("the container's state has no process id")?)
-            });
-            if done.is_err() {
-                let _ = slice.folder.remove();
-            }
-            done
+/// A hook of a CDI specification, for containers that `cgpu-runtime` does not start.
+struct Injected<'a> {
+    config: Config,
+    state: &'a State,
+    bundle: Bundle,
+    folder: Folder,
+    /// The share that the hook names; none: the container's variables request its limits.
+    share: Option<&'a str>,
+}
+
+impl<'a> Injected<'a> {
+    fn new(share: Option<&'a str>, file: Option<&str>, state: &'a State) -> Result<Self> {
+        let config = Config::load(file.map(Path::new))?;
+        let folder = match share {
+            Some(share) => Folder::of_share(&config.root, share, state.id())?,
+            None => Folder::of(&config.root, state.id())?,
+        };
+        Ok(Self { bundle: Bundle::at(state.bundle()), config, state, folder, share })
+    }
+
+    /// Runs the hook. `plan` runs where the host's GPUs can be listed, `mount` in the container's
+    /// mount namespace.
+    fn run(&self, what: &str) -> Result<()> {
+        match what {
+            "clear" => self.folder.remove(),
+            "plan" => self.plan(),
+            "mount" => self.mount(),
+            "verify" => self.verify(),
+            _ => bail!("expected plan, mount, verify or clear, found {what}"),
         }
-        "mount" => {
-            let configuration = bundle.read()?;
-            if !folder.path().join(MOUNTS).exists() && needs_no_mounts(&configuration, &folder)? {
-                return Ok(());
-            }
-            let root =
-                bundle.root(&configuration).context("config.json of the container has no root")?;
-            mounting::mount_all(&root, &planned(&folder)?)
+    }
+
+    fn plan(&self) -> Result<()> {
+        let configuration = self.bundle.read()?;
+        let Some(slice) = self.slice(&configuration)? else { return Ok(()) };
+        let ready = if slice.by_file {
+            slice.write_mounts()
+        } else {
+            Err(Refusal(
+                "the image's loader reads no /etc/ld.so.preload: start the container with \
+                 cgpu-runtime"
+                    .into(),
+            )
+            .into())
+        };
+        let pid = *self.state.pid();
+        let placed =
+            ready.and_then(|()| mounting::prepare(&self.root(&configuration)?, &slice.mounts));
+        let registered = placed.and_then(|()| created(&self.config.root, &slice.folder, pid));
+        // The container's mount namespace, in which the next hook runs, exists already.
+        let done = registered.and_then(|()| {
+            slice.folder.show(pid.context("the container's state has no process id")?)
+        });
+        if done.is_err() {
+            let _ = slice.folder.remove();
         }
-        // Without a plan the container has no slice, or `cgpu-runtime` checks it.
-        "verify" if !folder.path().join(MOUNTS).exists() => Ok(()),
-        "verify" => started(&folder, &planned(&folder)?, *state.pid()),
-        _ => bail!("expected plan, mount, verify or clear, found {what}"),
+        done
+    }
+
+    /// Makes the slice, unless another hook or `cgpu-runtime` does, or none is requested.
+    fn slice(&self, configuration: &Configuration) -> Result<Option<Slice>> {
+        let (bundle, config, id) = (&self.bundle, &self.config, self.state.id());
+        let shares = configuration.shares();
+        if self.share.is_some() {
+            if !self.acts_for(&shares) {
+                return Ok(None);
+            }
+            return Slice::of_shares(bundle, configuration, config, id, &shares).map(Some);
+        }
+        if !shares.is_empty() {
+            return Err(Refusal(
+                "the container has a claim and another device of cgpu: give it one of them".into(),
+            )
+            .into());
+        }
+        if has_slice(configuration, &self.folder)
+            || !Declared::new(&configuration.variables())?.request_memory()
+        {
+            return Ok(None);
+        }
+        Slice::make(bundle, configuration, config, id, true)
+    }
+
+    /// Whether the hook acts: that of the first share acts for all of the container.
+    fn acts_for(&self, shares: &[String]) -> bool {
+        shares.first().map(String::as_str) == self.share
+    }
+
+    fn mount(&self) -> Result<()> {
+        let configuration = self.bundle.read()?;
+        let needs_none = if self.share.is_some() {
+            !self.acts_for(&configuration.shares())
+        } else {
+            !self.is_planned() && needs_no_mounts(&configuration, &self.folder)?
+        };
+        if needs_none {
+            return Ok(());
+        }
+        mounting::mount_all(&self.root(&configuration)?, &planned(&self.folder)?)
+    }
+
+    fn verify(&self) -> Result<()> {
+        let needs_none = if self.share.is_some() {
+            !self.acts_for(&self.bundle.read()?.shares())
+        } else {
+            // Without a plan the container has no slice, or `cgpu-runtime` checks it.
+            !self.is_planned()
+        };
+        if needs_none {
+            return Ok(());
+        }
+        started(&self.folder, &planned(&self.folder)?, *self.state.pid())
+    }
+
+    fn is_planned(&self) -> bool {
+        self.folder.own().join(MOUNTS).exists()
+    }
+
+    fn root(&self, configuration: &Configuration) -> Result<PathBuf> {
+        self.bundle.root(configuration).context("config.json of the container has no root")
     }
 }
 
 /// Returns the mounts that were planned for the container.
 fn planned(folder: &Folder) -> Result<Vec<Mount>> {
-    let text = fs::read(folder.path().join(MOUNTS))
+    let text = fs::read(folder.own().join(MOUNTS))
         .context("cannot read the planned mounts of the slice")?;
     Ok(serde_json::from_slice(&text)?)
 }

@@ -38,6 +38,7 @@ pub mod invocation;
 pub mod mounting;
 pub mod named;
 pub mod plan;
+pub mod share;
 pub mod start;
 pub mod tmpfs;
 pub mod verify;

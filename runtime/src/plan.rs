@@ -226,7 +226,7 @@ fn check_indexes(declared: &Declared<'_>, gpus: BTreeSet<u32>) -> Result<(), Ref
 
 /// Returns a name for the limits file, which is only displayed: invalid characters are replaced,
 /// and a long name is cut.
-fn name_of(name: &str) -> Option<String> {
+pub(crate) fn name_of(name: &str) -> Option<String> {
     let fit = |c: char| if c.is_whitespace() || !is_printable(c) || c == '#' { '_' } else { c };
     let mut fitting = String::new();
     for character in name.chars().map(fit) {

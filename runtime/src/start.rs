@@ -22,7 +22,8 @@ use crate::hook::created;
 use crate::image::{self, Image};
 use crate::invocation::Invocation;
 use crate::named::Named;
-use crate::plan::{Declared, HostGpu, Plan, Refusal, plan};
+use crate::plan::{Declared, HostGpu, Plan, Refusal, name_of, plan};
+use crate::share;
 use crate::verify;
 
 /// The folder with the states of simulated GPUs, inside.
@@ -72,7 +73,9 @@ pub fn prepare(invocation: &Invocation, config: &Config) -> Result<Prepared> {
     let is_bound = bound.is_some();
     let configuration = bound.unwrap_or(original);
     let variables = configuration.variables();
-    let slice = if Declared::new(&variables)?.request_memory() {
+    // The hooks of its shares make its slice, whatever its variables say.
+    let has_shares = !configuration.shares().is_empty();
+    let slice = if !has_shares && Declared::new(&variables)?.request_memory() {
         let id = invocation.id.as_deref().context("the container has no id")?;
         // Some runtimes do not run hooks when they restore, and then the first process is not
         // recorded.
@@ -186,11 +189,35 @@ impl Slice {
         let variables = configuration.variables();
         let declared = Declared::new(&variables)?;
         let named = Named::of(configuration, bundle.folder(), id);
-        let Some(Planned { limits, gpus, overcommit, monitor_hangs }) =
-            Planned::of(&declared, config, named.name.as_deref().unwrap_or(id))?
-        else {
-            return Ok(None);
+        let planned = Planned::of(&declared, config, named.name.as_deref().unwrap_or(id))?;
+        let make = |planned| {
+            Self::planned(&Start { bundle, configuration, config, id, named, stays }, planned, &[])
         };
+        planned.map(make).transpose()
+    }
+
+    /// Makes the slice of a container with these shares, which are sorted.
+    ///
+    /// # Errors
+    /// As for [`prepare`].
+    pub fn of_shares(
+        bundle: &Bundle,
+        configuration: &Configuration,
+        config: &Config,
+        id: &str,
+        shares: &[String],
+    ) -> Result<Self> {
+        let named = Named::of(configuration, bundle.folder(), id);
+        let name = name_of(named.name.as_deref().unwrap_or(id));
+        let limits = Limits { name, ..share::limits(&config.root, shares)? };
+        let planned = Planned::with(limits, config)?;
+        let start = Start { bundle, configuration, config, id, named, stays: true };
+        Self::planned(&start, planned, shares)
+    }
+
+    fn planned(start: &Start<'_>, planned: Planned, shares: &[String]) -> Result<Self> {
+        let Start { bundle, configuration, config, id, .. } = *start;
+        let Planned { limits, gpus, overcommit, monitor_hangs } = planned;
         let shim = config.shim()?;
         let root =
             bundle.root(configuration).context("config.json of the container has no root")?;
@@ -208,12 +235,13 @@ impl Slice {
         let folder = Folder::make(&FolderSpec {
             root: &config.root,
             id,
+            shares,
             bundle: bundle.folder(),
-            image: named.image.as_deref(),
+            image: start.named.image.as_deref(),
             limits: &limits,
             gpus: &capacities(&gpus),
             overcommit,
-            stays,
+            stays: start.stays,
             monitor_hangs,
         })?;
         let ready = mounts(&folder, config, &files, &image, &shim).and_then(|(mounts, by_file)| {
@@ -221,7 +249,7 @@ impl Slice {
             Ok((mounts, by_file))
         });
         match ready {
-            Ok((mounts, by_file)) => Ok(Some(Self { folder, mounts, by_file })),
+            Ok((mounts, by_file)) => Ok(Self { folder, mounts, by_file }),
             Err(error) => {
                 let _ = folder.remove();
                 Err(error)
@@ -256,9 +284,20 @@ impl Slice {
     /// # Errors
     /// As the system says.
     pub fn write_mounts(&self) -> Result<()> {
-        self.folder.put(MOUNTS, &serde_json::to_vec(&self.mounts)?, 0o644)?;
+        self.folder.put_own(MOUNTS, &serde_json::to_vec(&self.mounts)?, 0o644)?;
         Ok(())
     }
+}
+
+/// The container that a slice is made for.
+struct Start<'a> {
+    bundle: &'a Bundle,
+    configuration: &'a Configuration,
+    config: &'a Config,
+    id: &'a str,
+    named: Named,
+    /// [`FolderSpec::stays`] of this process.
+    stays: bool,
 }
 
 /// The limits of a slice and the host's GPUs.
@@ -303,6 +342,28 @@ impl Planned {
                 Some(Self { limits, gpus: found, overcommit, monitor_hangs })
             }
         })
+    }
+}
+
+impl Planned {
+    /// Plans limits that are known.
+    fn with(limits: Limits, config: &Config) -> Result<Self> {
+        let is_complete = |gpus: &[HostGpu]| {
+            limits.gpus.iter().all(|(uuid, _)| gpus.iter().any(|gpu| gpu.gpu.uuid == *uuid))
+        };
+        let monitor_hangs = match gpus::by_monitor(config) {
+            Ok(known) if is_complete(&known.gpus) => {
+                let (gpus, overcommit) = (known.gpus, known.overcommit);
+                return Ok(Self { limits, gpus, overcommit, monitor_hangs: false });
+            }
+            known => known.is_err_and(|why| why == NoInventory::Hangs),
+        };
+        let gpus = gpus::by_nvml(config)?;
+        if !is_complete(&gpus) {
+            bail!(Refusal("this node does not have the GPU of the container's share".into()));
+        }
+        let overcommit = allows_overcommit(&config.root, monitor_hangs);
+        Ok(Self { limits, gpus, overcommit, monitor_hangs })
     }
 }
 
@@ -387,7 +448,7 @@ fn mounts(
             files.read(name).with_context(|| format!("cannot read the image's {name}"))?;
         let text = image::merged(SHIM, &present.unwrap_or_default());
         let own = name.trim_start_matches("/etc/");
-        let file = folder.put(own, &text, 0o644)?;
+        let file = folder.put_own(own, &text, 0o644)?;
         mounts.push(bind(&file, name, &read_only));
     }
     if let Some(list) = &config.sim {

@@ -72,6 +72,12 @@ pub fn host_limits(directory: &Path) -> Option<PathBuf> {
     Some(root.join("slices").join(directory.file_name()?))
 }
 
+/// Returns the directory with a limits file for each prepared share of a GPU, named after the share.
+#[must_use]
+pub fn shares(root: &Path) -> PathBuf {
+    root.join("shares")
+}
+
 /// Returns the directory of the simulated GPUs' states.
 #[must_use]
 pub fn simulated(root: &Path) -> PathBuf {

@@ -92,6 +92,30 @@ fn additions_of_an_earlier_start_are_removed() {
 }
 
 #[test]
+fn shares_are_named_by_hooks_alone() {
+    let hook = |arguments: &[&str]| json!({"path": "/b/cgpu-runtime", "args": arguments});
+    let plan = |share: &str| hook(&["cgpu-runtime", "hook", "share", "plan", share]);
+    let document = json!({
+        "process": {"env": ["CGPU_SHARE=x"]},
+        "hooks": {
+            "createRuntime": [
+                hook(&["sh", "hook", "share", "plan", "y"]),
+                hook(&["cgpu-runtime", "hook", "plan", "--config", "/c"]),
+                hook(&["cgpu-runtime", "hook", "share", "plan"]),
+                plan("b"),
+                hook(&["cgpu-runtime", "hook", "share", "plan", "a", "--config", "/c"]),
+                plan("b"),
+            ],
+            "createContainer": [plan("z")],
+        }
+    });
+    let mut configuration = parse(&document).unwrap();
+    assert_eq!(configuration.shares(), ["a", "b"]);
+    assert!(!configuration.remove_former(), "an engine has added them");
+    assert!(parse(&json!({})).unwrap().shares().is_empty());
+}
+
+#[test]
 fn seccomp_is_an_object() {
     for (linux, expected) in [
         (json!({"seccomp": {"defaultAction": "SCMP_ACT_ERRNO"}}), true),

@@ -37,6 +37,11 @@ fn root() -> Root {
 }
 
 fn make(root: &Path, id: &str, mib: u64) -> Result<Folder> {
+    make_of_shares(root, id, mib, &[])
+}
+
+fn make_of_shares(root: &Path, id: &str, mib: u64, shares: &[&str]) -> Result<Folder> {
+    let shares: Vec<_> = shares.iter().map(|share| (*share).to_owned()).collect();
     let bundle = root.join("bundles").join(id);
     fs::create_dir_all(&bundle)?;
     fs::write(bundle.join("config.json"), "{}")?;
@@ -45,6 +50,7 @@ fn make(root: &Path, id: &str, mib: u64) -> Result<Folder> {
     Folder::make(&FolderSpec {
         root,
         id,
+        shares: &shares,
         bundle: &bundle,
         image: None,
         limits: &limits,
@@ -101,12 +107,12 @@ fn sweep_removes_abandoned_folders_and_keeps_living_ones() {
     assert!(living.exists() && starting.exists() && !dead.exists());
     // The next runtime refused it.
     let mut record = starting.recorded().unwrap();
-    record.creator.as_mut().unwrap().started += 1;
+    record.container.creator.as_mut().unwrap().started += 1;
     starting.record(&record).unwrap();
     make(root.path(), "last", 1).unwrap();
     assert!(!starting.exists());
     // Without a creator that stays, a missing first process means nothing.
-    record.creator = None;
+    record.container.creator = None;
     let starting = make(root.path(), "starting", 1).unwrap();
     starting.record(&record).unwrap();
     make(root.path(), "later", 1).unwrap();
@@ -122,14 +128,14 @@ fn sweep_keeps_processes_of_other_pid_namespaces() {
     let mut record = elsewhere.recorded().unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    record.first.as_mut().unwrap().namespace += 1;
+    record.container.first.as_mut().unwrap().namespace += 1;
     elsewhere.record(&record).unwrap();
     make(root.path(), "next", 1).unwrap();
     // No process is in that namespace, which can be seen from the initial one only.
     let may_be_alive =
-        may_have_process(record.first.unwrap().namespace, INITIAL, Path::new("/proc"));
+        may_have_process(record.container.first.unwrap().namespace, INITIAL, Path::new("/proc"));
     assert_eq!((elsewhere.exists(), elsewhere.is_alive()), (may_be_alive, may_be_alive));
-    record.first.as_mut().unwrap().namespace -= 1;
+    record.container.first.as_mut().unwrap().namespace -= 1;
     elsewhere.remove().unwrap();
     let elsewhere = make(root.path(), "elsewhere", 6000).unwrap();
     elsewhere.record(&record).unwrap();
@@ -143,11 +149,11 @@ fn earlier_run_in_another_pid_namespace_is_not_in_the_way() {
     let earlier = make(root.path(), "a", 6000).unwrap();
     earlier.record_first_process(std::process::id().cast_signed()).unwrap();
     let mut record = earlier.recorded().unwrap();
-    let bundle = record.bundle.clone();
+    let bundle = record.container.bundle.clone();
     let elsewhere = INITIAL + 1000;
     assert!(earlier.is_in_the_way(&bundle, elsewhere), "its process is alive, here");
     // The number is of another namespace, which has no process, or cannot be seen.
-    record.first.as_mut().unwrap().namespace = u64::MAX;
+    record.container.first.as_mut().unwrap().namespace = u64::MAX;
     earlier.record(&record).unwrap();
     assert!(!earlier.is_in_the_way(&bundle, elsewhere));
     assert_eq!(earlier.is_in_the_way(Path::new("/another"), elsewhere), earlier.is_alive());
@@ -162,6 +168,55 @@ fn earlier_run_in_another_pid_namespace_is_not_in_the_way() {
         make(root.path(), "a", 15109).is_ok(),
         own_namespace() != INITIAL || !earlier.is_alive()
     );
+}
+
+#[test]
+fn containers_with_the_same_shares_have_one_folder() {
+    let root = root();
+    let one = make_of_shares(root.path(), "one", 10000, &["a", "b"]).unwrap();
+    let own = std::process::id().cast_signed();
+    one.record_first_process(own).unwrap();
+    // Their limit counts once.
+    let two = make_of_shares(root.path(), "two", 10000, &["a", "b"]).unwrap();
+    assert_eq!((one.path(), two.path()), (two.path(), one.path()));
+    assert!(one.own() != two.own() && one.own().is_dir() && two.own().is_dir());
+    two.record_first_process(own).unwrap();
+    assert!(make_of_shares(root.path(), "two", 1, &["a", "b"]).is_err(), "it is there already");
+    // A share belongs to one limit.
+    for (id, shares) in [("three", &["a"][..]), ("four", &["b"]), ("five", &["b", "c"])] {
+        let refused = make_of_shares(root.path(), id, 1, shares).unwrap_err().to_string();
+        assert!(refused.contains("is in use"), "{refused}");
+    }
+    let others = make_of_shares(root.path(), "six", 5000, &["c"]).unwrap();
+    // The first goes, whose record was the folder's.
+    one.remove().unwrap();
+    assert!(two.exists() && two.is_alive() && !one.own().exists());
+    Folder::of_share(root.path(), "a", "unknown").unwrap().remove().unwrap();
+    assert!(two.exists(), "another container's hook removes nothing");
+    two.remove().unwrap();
+    assert!(!two.path().exists() && others.exists());
+    make_of_shares(root.path(), "four", 10000, &["b"]).unwrap();
+}
+
+#[test]
+fn folder_of_shares_is_left_behind_when_all_of_its_containers_have_ended() {
+    let root = root();
+    let [first, second] = ["first", "second"].map(|id| {
+        let folder = make_of_shares(root.path(), id, 10000, &["a"]).unwrap();
+        let child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        folder.record_first_process(child.id().cast_signed()).unwrap();
+        (folder, child)
+    });
+    let end = |mut child: std::process::Child| {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    };
+    end(first.1);
+    make(root.path(), "next", 1).unwrap();
+    assert!(second.0.exists());
+    end(second.1);
+    let again = make_of_shares(root.path(), "third", 10000, &["a"]).unwrap();
+    assert!(again.exists() && !first.0.own().exists() && !second.0.own().exists());
 }
 
 /// An engine in a container sees the limits of the host's containers, and not their mounts.
