@@ -14,9 +14,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use cgpu_shm::paths;
+use cgpu_sim::gpu::GpuSpec;
 use serde::Deserialize;
+use toml::Spanned;
 
-use crate::files;
+use crate::{files, handover};
 
 /// The default path of the configuration.
 pub const PATH: &str = "/etc/cgpu/runtime.toml";
@@ -28,11 +30,65 @@ pub const SIMULATED: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
-    runtime: Option<PathBuf>,
-    shim: Option<PathBuf>,
+    runtime: Option<Spanned<PathBuf>>,
+    shim: Option<Spanned<PathBuf>>,
     root: Option<PathBuf>,
-    sim: Option<String>,
+    sim: Option<Spanned<String>>,
     ld_preload: bool,
+}
+
+impl File {
+    /// Parses the file's text.
+    ///
+    /// # Errors
+    /// The line that is invalid, from 0, and why, with its key.
+    fn parse(text: &str) -> Result<Self, (usize, String)> {
+        let line = |at: usize| text.get(..at).map_or(0, |before| before.matches('\n').count());
+        let file: Self = toml::from_str(text).map_err(|error| {
+            let line = line(error.span().map_or(0, |span| span.start));
+            (line, explained(text.lines().nth(line).unwrap_or_default(), error.message()))
+        })?;
+        let invalid = |at: usize, key: &str, why: String| (line(at), format!("{key}: {why}"));
+        if let Some(sim) = &file.sim {
+            GpuSpec::parse_list(sim.get_ref()).map_err(|error| {
+                // The simulator names its own variable.
+                let why = error.to_string();
+                invalid(sim.span().start, "sim", why.trim_start_matches("CGPU_SIM_GPUS: ").into())
+            })?;
+        }
+        if let Some(runtime) = &file.runtime {
+            check_runtime(runtime.get_ref())
+                .map_err(|error| invalid(runtime.span().start, "runtime", error.to_string()))?;
+        }
+        if let Some(shim) = file.shim.as_ref().filter(|shim| !shim.get_ref().is_file()) {
+            let why = format!("there is no file {}", shim.get_ref().display());
+            return Err(invalid(shim.span().start, "shim", why));
+        }
+        Ok(file)
+    }
+}
+
+/// Returns the parser's message with the key of the line, and what a value without quotes lacks.
+fn explained(line: &str, message: &str) -> String {
+    let (key, value) = line.split_once('=').unwrap_or((line, ""));
+    let (key, value) = (key.trim_matches([' ', '\t', '[', ']']), value.trim());
+    match key {
+        "ld_preload" if !["true", "false"].contains(&value) => {
+            format!("{key}: expected true or false")
+        }
+        "runtime" | "shim" | "root" | "sim" if !value.starts_with(['"', '\'']) => {
+            format!("{key}: expected text in quotes")
+        }
+        "" => message.to_owned(),
+        _ if message.contains(key) => message.to_owned(),
+        _ => format!("{key}: {message}"),
+    }
+}
+
+fn check_runtime(runtime: &Path) -> Result<()> {
+    let found = handover::next(Some(runtime), false)?;
+    ensure!(found.is_file(), "there is no program {}", found.display());
+    Ok(())
 }
 
 /// The runtime's configuration.
@@ -70,13 +126,8 @@ impl Config {
         };
         let text = String::from_utf8(text)
             .with_context(|| format!("{} is not text in UTF-8", path.display()))?;
-        let file: File = toml::from_str(&text).map_err(|error| {
-            let line = error
-                .span()
-                .and_then(|span| text.get(..span.start))
-                .map_or(1, |before| before.matches('\n').count() + 1);
-            anyhow!("{}, line {line}: {}", path.display(), error.message())
-        })?;
+        let file = File::parse(&text)
+            .map_err(|(line, why)| anyhow!("{}, line {}: {why}", path.display(), line + 1))?;
         let mut user = rustix::process::geteuid().as_raw();
         let runtime = std::env::var_os("XDG_RUNTIME_DIR");
         // Without that variable only root's folder is possible.
@@ -85,24 +136,24 @@ impl Config {
         }
         let root = paths::monitor_root(file.root.as_deref(), user, runtime.as_deref())?;
         Ok(Self {
-            runtime: file.runtime,
+            runtime: file.runtime.map(Spanned::into_inner),
             root: std::path::absolute(root)?,
-            sim: file.sim,
+            sim: file.sim.map(Spanned::into_inner),
             ld_preload: file.ld_preload,
-            shim: file.shim,
+            shim: file.shim.map(Spanned::into_inner),
         })
     }
 
     /// Returns what containers without a slice need of a file that is invalid: the next runtime,
-    /// where it can be read.
+    /// where it can be read and exists.
     #[must_use]
     pub fn salvaged(given: Option<&Path>) -> Self {
         let text = files::read_named(given.unwrap_or(Path::new(PATH))).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         // Line by line: another line may be no TOML at all.
         let tables = text.lines().filter_map(|line| line.parse::<toml::Table>().ok());
-        let runtime =
-            tables.filter_map(|table| Some(table.get("runtime")?.as_str()?.into())).next();
+        let mut runtimes = tables.filter_map(|table| Some(table.get("runtime")?.as_str()?.into()));
+        let runtime = runtimes.find(|runtime: &PathBuf| check_runtime(runtime).is_ok());
         Self { runtime, ..Self::default() }
     }
 
@@ -230,16 +281,47 @@ mod tests {
     }
 
     #[test]
-    fn unknown_key_is_refused() {
-        let config = load("root = '/x'\nsim = 'T4:15109'\nruntime = '/usr/bin/crun'").unwrap();
+    fn valid_file_is_loaded() {
+        let config = load("root = '/x'\nsim = 'T4:15109'\nruntime = '/bin/sh'").unwrap();
         assert_eq!(
             (config.root.as_path(), config.sim.as_deref()),
             (Path::new("/x"), Some("T4:15109"))
         );
         assert_eq!(config.states(), Path::new("/x/gpus"));
-        assert_eq!(config.runtime.as_deref(), Some(Path::new("/usr/bin/crun")));
-        let wrong = load("root = '/x'\nsimm = 'T4'").unwrap_err().to_string();
-        assert!(wrong.contains("line 2: unknown field `simm`"), "{wrong}");
+        assert_eq!(config.runtime.as_deref(), Some(Path::new("/bin/sh")));
         assert!(Config::load(Some(Path::new("/nowhere/runtime.toml"))).is_err());
+    }
+
+    #[test]
+    fn invalid_line_is_refused_with_its_key() {
+        for (text, why) in [
+            ("root = '/x'\nsimm = 'T4'", "line 2: unknown field `simm`, expected one of"),
+            ("sim = T4:15109", "line 1: sim: expected text in quotes"),
+            ("sim = [\"T4:15109\"]", "line 1: sim: expected text in quotes"),
+            ("sim = 'T4:15109MiB'", "line 1: sim: \"15109MiB\" in \"T4:15109MiB\" is not a size"),
+            ("\n\nsim = 'T4 15109'", "line 3: sim: unknown model \"T4 15109\""),
+            ("sim = 'T4'\nsim = 'A10'", "line 2: sim: duplicate key"),
+            ("runtime = '/bin/rnuc'", "line 1: runtime: there is no program /bin/rnuc"),
+            ("runtime = 'rnuc'", "line 1: runtime: the runtime rnuc is not in PATH"),
+            ("[runtime]\nsim = 'T4'", "line 1: runtime: expected text in quotes"),
+            ("shim = '/nowhere.so'", "line 1: shim: there is no file /nowhere.so"),
+            ("ld_preload = yes", "line 1: ld_preload: expected true or false"),
+        ] {
+            let wrong = format!("{:#}", load(text).unwrap_err());
+            assert!(wrong.contains(&format!("runtime.toml, {why}")), "{text}: {wrong}");
+        }
+    }
+
+    #[test]
+    fn salvaged_file_has_an_existing_runtime_or_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("runtime.toml");
+        for (text, runtime) in [
+            ("runtime = '/bin/sh'\nsim = T4", Some(Path::new("/bin/sh"))),
+            ("runtime = '/bin/rnuc'", None),
+        ] {
+            fs::write(&path, text).unwrap();
+            assert_eq!(Config::salvaged(Some(&path)).runtime.as_deref(), runtime, "{text}");
+        }
     }
 }

@@ -155,7 +155,7 @@ fn listed_by(command: &mut Command) -> Result<Vec<HostGpu>> {
             Some(reason) => {
                 bail!(
                     "NVML reports none of this host's GPUs: {reason}; install the driver, or \
-                     set sim in {PATH}"
+                     simulate a GPU with the line sim = \"T4\" in {PATH}"
                 )
             }
             None => {
