@@ -79,12 +79,12 @@ def symbols(kit):
     return {"ok": None if newer and unknown else not unknown, "figure": told, **seen}
 
 
-def runtimes():
-    """Returns the CUDA runtimes of this machine and of Python's packages."""
+def runtimes(kit):
+    """Returns the CUDA runtimes of the kit, of this machine and of Python's packages."""
     packages = [f"{folder}/nvidia/*/lib" for folder in sys.path if folder]
     found = {
         file.resolve()
-        for pattern in (*RUNTIME_FOLDERS, *packages)
+        for pattern in (str(kit.file("runtimes")), *RUNTIME_FOLDERS, *packages)
         for file in Path("/").glob(f"{pattern.lstrip('/')}/libcudart.so.*")
     }
     return sorted(found)
@@ -92,7 +92,7 @@ def runtimes():
 
 def cudart_lookups(kit):
     """Look-ups and private tables of each CUDA runtime, the same with and without the shim."""
-    found, results = runtimes(), {}
+    found, results = runtimes(kit), {}
     if not found:
         raise NotPossible("there is no libcudart: install nvidia-cuda-runtime or the toolkit")
     for runtime in found:

@@ -34,7 +34,7 @@ DRIVER_FOLDERS = [
     "/usr/lib/wsl/lib",
     "/run/opengl-driver/lib",
 ]
-TOOL_FOLDERS = ["/usr/local/nvidia/bin", "/usr/local/cuda/bin", "/opt/cuda/bin"]
+TOOL_FOLDERS = ["/usr/local/nvidia/bin", "/usr/local/cuda/bin", "/opt/cuda/bin", "/usr/sbin"]
 
 
 class Unusable(Exception):
@@ -108,20 +108,17 @@ class Kit:
     def program(self, name):
         return self.file("programs") / name
 
-    def start(self, *command, variables=None, commanded=False):
+    def start(self, *command, variables=None, commanded=False, within=()):
+        """Starts a program, by the programs `within`, which run it."""
         self.programs += 1
-        command = [str(part) for part in command]
-        log = self.logs / f"{self.row}-{self.programs:02}-{Path(command[0]).name}"
-        return processes.Process(command, log, {**self.environment, **(variables or {})}, commanded)
+        name = Path(command[0]).name
+        command = [str(part) for part in (*within, *command)]
+        log = self.logs / f"{self.row}-{self.programs:02}-{name}"
+        environment = {**self.environment, **(variables or {})}
+        return processes.Process(name, command, log, environment, commanded)
 
-    def run(self, *command, variables=None):
-        return self.start(*command, variables=variables).wait()
-
-    def docker(self, *arguments):
-        """Runs Docker's client; raises NotPossible where it is not installed."""
-        if not shutil.which("docker", path=self.environment["PATH"]):
-            raise processes.NotPossible("Docker is not installed")
-        return self.run("docker", *arguments)
+    def run(self, *command, variables=None, within=()):
+        return self.start(*command, variables=variables, within=within).wait()
 
     def unlimited(self, *command, variables=None, options=()):
         """Runs a command in a container of its own, with more options of `cgpu run`."""
@@ -346,10 +343,10 @@ def most_seconds(group):
 
 
 def listing():
-    lines = [f"{'machine':<15}{MACHINE_LIMIT:>4} s  The GPU, the driver and the host; always done"]
+    lines = [f"{'machine':<18}{MACHINE_LIMIT:>4} s  The GPU, the driver and the host; always done"]
     for row in rows.ROWS:
         lines.append(
-            f"{row.name:<15}{row.limit:>4} s  {row.about}"
+            f"{row.name:<18}{row.limit:>4} s  {row.about}"
             f"{'' if row.group == rows.SHORT else f'  (--{row.group})'}"
         )
     most = {group: most_seconds(group) for group in (rows.SHORT, rows.LONG, rows.GATE)}

@@ -52,13 +52,17 @@ class Finished:
             "stderr": self.stderr.strip()[-2000:],
         }
 
+    def last_line(self):
+        """Returns the last line that it printed, on stderr if there is any."""
+        lines = (self.stderr.strip() or self.stdout.strip() or "no message").splitlines()
+        return lines[-1][:300]
+
     def reason(self):
         """Returns why it failed, in one line."""
-        lines = (self.stderr.strip() or self.stdout.strip() or "no message").splitlines()
         how = (
             f"exit {self.exit}" if self.exit >= 0 else f"ended by {signal.Signals(-self.exit).name}"
         )
-        return f"{self.name}: {how}: {lines[-1][:300]}"
+        return f"{self.name}: {how}: {self.last_line()}"
 
     def check(self):
         """Raises unless it succeeded."""
@@ -85,8 +89,8 @@ class Finished:
 class Process:
     """A running program. The caller's watchdog bounds every wait."""
 
-    def __init__(self, command, log, environment, commanded=False):
-        self.name = Path(command[0]).name
+    def __init__(self, name, command, log, environment, commanded=False):
+        self.name = name
         self.out, self.err = Path(f"{log}.out"), Path(f"{log}.err")
         with open(self.out, "wb") as out, open(self.err, "wb") as err:
             self.popen = subprocess.Popen(
@@ -110,11 +114,14 @@ class Process:
         self.popen.wait()
         return self.finished()
 
+    def children(self):
+        """Returns the processes that it has started."""
+        pid = self.popen.pid
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
     def signal(self, number):
         """Signals the program: what `cgpu run` started, or itself if it has started none."""
-        pid = self.popen.pid
-        started = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for one in map(int, started or [pid]):
+        for one in self.children() or [self.popen.pid]:
             os.kill(one, number)
 
     def write(self, line):

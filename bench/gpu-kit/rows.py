@@ -5,19 +5,19 @@ only measures; `figure` is its line in the table. NotPossible says what the mach
 no timeouts of their own: at its limit the kit's watchdog ends a row and its processes.
 """
 
-import shutil
 import sys
 import time
-from pathlib import Path
 from typing import Callable, NamedTuple
 
 import clock as clocks
-from docker_rows import docker_images, docker_ways
+import needs
+from docker_rows import docker_images, docker_uninstall, docker_ways
 from driver_rows import c_programs, cudart_lookups, pool_chunks, rounding, symbols
 from facts import facts, xids
-from framework_rows import frameworks, profilers, start_time
+from framework_rows import frameworks, jax, nccl, profilers, start_time, vllm
 from gate_rows import gate_calls, gate_contexts, gate_latency, gate_streams
 from processes import Failed, NotPossible
+from runtime_rows import cudart, cudart_11, cudart_12, cudart_13
 from share_rows import (
     long_kernels,
     monitor_killed,
@@ -31,10 +31,6 @@ from share_rows import (
 )
 from tenants import Monitor, error_pct, rate, shares
 
-# Limit of a container if the GPU has that much free, and the part of it that a context and a last
-# piece may take.
-LIMIT_MIB = 4096
-SLACK_MIB = 1024
 SHAPES = 4000
 # Largest relative error of a share, in percent, as in the demo.
 SHARE_ERROR_PCT = 2.0
@@ -60,34 +56,13 @@ class Row(NamedTuple):
         return self.run.__doc__.splitlines()[0]
 
 
-def tool(kit, name):
-    found = shutil.which(name, path=kit.environment["PATH"])
-    if not found:
-        raise NotPossible(f"{name} is not installed")
-    return found
 
 
-def needs_vendor_driver(kit, what):
-    if kit.is_simulated:
-        raise NotPossible(f"{what} accepts the vendor's driver only, and this one is simulated")
-
-
-def needs_tenants(kit):
-    if "error" in kit.machine["nvml"]:
-        raise NotPossible(f"the monitor finds GPUs by NVML: {kit.machine['nvml']['error']}")
-    mode = kit.machine.get("compute_mode")
-    if mode not in ("Default", None):
-        raise NotPossible(f"the GPU's compute mode is {mode}, and the kit changes no setting")
-
-
-def needs_whole_gpu(kit, what):
-    if kit.machine["nvml"].get("mig"):
-        raise NotPossible(f"the device is a MIG instance, and {what}")
 
 
 def torch(kit):
     """Returns PyTorch's version."""
-    needs_vendor_driver(kit, "PyTorch")
+    needs.vendor_driver(kit, "PyTorch")
     probe = "import torch; torch.cuda.init(); print(torch.__version__)"
     seen = kit.run(sys.executable, "-c", probe)
     if "No module named 'torch'" in seen.stderr:
@@ -98,13 +73,6 @@ def torch(kit):
         raise NotPossible(f"PyTorch does not start: {seen.reason()}")
     return seen.stdout.strip()
 
-
-def limit_mib(kit, most=LIMIT_MIB):
-    """Returns a limit that fits beside other programs' memory."""
-    limit = min(most, kit.machine["free_mib"] - SLACK_MIB)
-    if limit < 2 * SLACK_MIB:
-        raise NotPossible(f"only {kit.machine['free_mib']} MiB of the GPU are free")
-    return limit
 
 
 def median(values):
@@ -117,7 +85,7 @@ def mib(number_of_bytes):
 
 def meminfo(kit):
     """The limit is the GPU's size, by every function of the driver."""
-    limit = limit_mib(kit)
+    limit = needs.limit_mib(kit)
     seen = kit.limited(limit, kit.program("meminfo")).json()
     ok = seen["total"] == seen["total_device"] == limit << 20 and seen["free"] <= limit << 20
     return {"ok": ok, "figure": f"limit {limit} MiB, shown {mib(seen['total'])} MiB", **seen}
@@ -125,10 +93,10 @@ def meminfo(kit):
 
 def fill(kit):
     """Memory can be allocated up to the limit; beyond it the usual error, and work continues."""
-    limit = limit_mib(kit)
+    limit = needs.limit_mib(kit)
     seen = kit.limited(limit, kit.program("alloc_fill"), "64M", "3").json()
     granted = mib(seen["granted"])
-    ok = limit - SLACK_MIB <= granted and seen["granted"] <= limit << 20
+    ok = limit - needs.SLACK_MIB <= granted and seen["granted"] <= limit << 20
     return {
         "ok": ok,
         "figure": f"limit {limit} MiB, granted {granted} MiB, then error {seen['error']}",
@@ -138,7 +106,7 @@ def fill(kit):
 
 def managed(kit):
     """Managed memory, which could exceed any limit, is refused on every route."""
-    seen = kit.limited(limit_mib(kit), kit.program("managed"), "refused")
+    seen = kit.limited(needs.limit_mib(kit), kit.program("managed"), "refused")
     return {
         "ok": seen.exit == 0,
         "figure": "refused" if seen.exit == 0 else seen.reason(),
@@ -184,10 +152,10 @@ def nvml_start(kit):
 
 def nvidia_smi(kit):
     """nvidia-smi shows the limit as the GPU's memory inside a container."""
-    needs_whole_gpu(kit, "nvidia-smi queries the memory of whole GPUs")
-    limit = limit_mib(kit)
+    needs.whole_gpu(kit, "nvidia-smi queries the memory of whole GPUs")
+    limit = needs.limit_mib(kit)
     query = ["--query-gpu=memory.total,memory.used,memory.free", "--format=csv,noheader,nounits"]
-    command = [tool(kit, "nvidia-smi"), "-i", kit.machine["nvml"].get("uuid", "0"), *query]
+    command = [needs.tool(kit, "nvidia-smi"), "-i", kit.machine["nvml"].get("uuid", "0"), *query]
     outside, inside = kit.run(*command), kit.limited(limit, *command)
     table = kit.limited(limit, command[0])
     shown = inside.stdout.split(",")[0].strip()
@@ -217,7 +185,7 @@ def overhead(kit):
         str(int(max(2000, kit.scaled(300_000)))),
     ]
     kernel = {"CGPU_TEST_PTX": str(kit.folder / "empty.ptx")}
-    limit = limit_mib(kit)
+    limit = needs.limit_mib(kit)
     ratios, start = [], time.monotonic()
     # A driver without persistence takes seconds for each start: as many as fit into half of the
     # row's time.
@@ -243,7 +211,7 @@ def clock(kit):
 
 def shapes(kit):
     """Launch rate of 4,000 shapes of 10 us beside a neighbour, over that of one shape."""
-    needs_tenants(kit)
+    needs.tenants(kit)
     monitor = Monitor(kit)
     seconds = max(0.5, kit.scaled(4))
     tenant = monitor.tenant("shapes", 1, kernel_us=10)
@@ -275,8 +243,8 @@ def shapes(kit):
 
 def demo(kit):
     """Two weighted tenants fill their memory and share the GPU 1:2."""
-    needs_tenants(kit)
-    needs_whole_gpu(kit, "the demo sets the policy of a whole GPU")
+    needs.tenants(kit)
+    needs.whole_gpu(kit, "the demo sets the policy of a whole GPU")
     seconds = str(max(3.0, kit.scaled(10)))
     done = kit.run(
         kit.file("cgpu-demo"), "--dist", kit.folder / "dist", "--json", "--seconds", seconds
@@ -290,39 +258,10 @@ def demo(kit):
     return {"ok": done.exit == 0, "figure": told, "demo": seen}
 
 
-def cudart(kit):
-    """Programs of the CUDA runtime, static and shared, get the limit and the usual error."""
-    needs_vendor_driver(kit, "the CUDA runtime")
-    nvcc, limit, results = tool(kit, "nvcc"), limit_mib(kit), {}
-    # The toolkit's libraries: programs that nvcc builds do not name their folder.
-    places = [Path(nvcc).resolve().parent.parent / name for name in ("lib64", "lib")]
-    variables = {
-        "LD_LIBRARY_PATH": ":".join([
-            *map(str, places),
-            kit.environment.get("LD_LIBRARY_PATH", ""),
-        ]).rstrip(":")
-    }
-    for kind in ("static", "shared"):
-        binary = kit.scratch / f"runtime_fill_{kind}"
-        built = kit.run(nvcc, f"--cudart={kind}", "-o", binary, kit.folder / "runtime_fill.cu")
-        if built.exit != 0:
-            raise NotPossible(f"nvcc does not build the program: {built.reason()}")
-        results[kind] = kit.limited(limit, binary, variables=variables).json()
-    ok = all(
-        seen["total"] == limit << 20
-        and seen["granted"] <= limit << 20
-        and seen["error"] == 2
-        and seen["managed"] == 801
-        for seen in results.values()
-    )
-    granted = ", ".join(f"{kind} {mib(seen['granted'])} MiB" for kind, seen in results.items())
-    return {"ok": ok, "figure": f"limit {limit} MiB, granted {granted}", **results}
-
-
 def torch_memory(kit):
     """PyTorch sees the limit, runs out of memory as usual, frees and continues."""
     torch(kit)
-    limit = limit_mib(kit)
+    limit = needs.limit_mib(kit)
     seen = kit.limited(limit, sys.executable, kit.folder / "torch_memory.py").json()
     ok = (
         seen["total"] == limit << 20
@@ -336,7 +275,7 @@ def torch_memory(kit):
 def torch_training(kit):
     """A training loop has the same losses with and without the shim; the cost of a step."""
     version = torch(kit)
-    limit = limit_mib(kit, most=16384)
+    limit = needs.limit_mib(kit, most=16384)
     command = [sys.executable, kit.folder / "torch_training.py"]
     # Without it cuBLAS may sum in a different order in each run.
     variables = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
@@ -355,7 +294,7 @@ def torch_training(kit):
 
 def shares_long(kit):
     """Shares of 25:75 over five minutes, and for one more after three idle ones."""
-    needs_tenants(kit)
+    needs.tenants(kit)
     monitor = Monitor(kit)
     wanted, tenants = [25, 75], [monitor.tenant("a", 1)]
     tenants.append(monitor.tenant("b", 3, iterations=tenants[0].iterations))
@@ -419,15 +358,22 @@ ROWS = [
     Row(torch_memory, 75),
     Row(torch_training, 85),
     Row(cudart, 45),
+    Row(cudart_11, 30, WHOLE),
+    Row(cudart_12, 30, WHOLE),
+    Row(cudart_13, 30, WHOLE),
     Row(gate_contexts, 90, GATE),
     Row(gate_latency, 45, GATE),
     Row(gate_streams, 45, GATE),
     Row(gate_calls, 45, GATE),
     Row(start_time, 60, WHOLE),
-    Row(frameworks, 300, WHOLE),
+    Row(frameworks, 240, WHOLE),
+    Row(nccl, 90, WHOLE),
+    Row(jax, 90, WHOLE),
+    Row(vllm, 360, WHOLE),
     Row(profilers, 120, WHOLE),
     Row(docker_ways, 150, WHOLE),
     Row(docker_images, 300, WHOLE),
+    Row(docker_uninstall, 120, WHOLE),
     Row(shares_equal, 60, WHOLE),
     Row(shares_weights, 60, WHOLE),
     Row(shares_graphs, 60, WHOLE),

@@ -8,6 +8,7 @@ import signal
 import time
 from typing import NamedTuple, Optional, Tuple
 
+import needs
 from processes import NotPossible
 from tenants import KERNEL_US, Monitor
 
@@ -83,13 +84,8 @@ MIXES = {
 
 def needs_shares(kit):
     """Raises NotPossible where tenants cannot share this GPU."""
-    if "error" in kit.machine["nvml"]:
-        raise NotPossible(f"the monitor finds GPUs by NVML: {kit.machine['nvml']['error']}")
-    mode = kit.machine.get("compute_mode")
-    if mode not in ("Default", None):
-        raise NotPossible(f"the GPU's compute mode is {mode}, and the kit changes no setting")
-    if kit.machine["nvml"].get("mig"):
-        raise NotPossible("the device is a MIG instance, and the row sets the policy of a GPU")
+    needs.tenants(kit)
+    needs.whole_gpu(kit, "the row sets the policy of a GPU")
 
 
 def set_policy(monitor, policy):

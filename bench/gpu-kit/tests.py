@@ -7,15 +7,18 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
+import cases
 import clock
 import device_gate
 import docker_rows
 import facts
 import kit
+import private_host
 import processes
 import report
 import results
 import rows
+import runtime_rows
 import tenants
 
 
@@ -77,49 +80,121 @@ class Latency(unittest.TestCase):
         self.assertEqual(device_gate.percentiles([7.0])["p99_us"], 7.0)
 
 
-class FakeDocker:
-    """A kit whose Docker has one image and shows this limit in its containers."""
+class FakeContainer:
+    """A container with this size of the GPU, without nvidia-smi unless `smi` is its output."""
 
-    is_simulated, machine = False, {"free_mib": 16384}
+    def __init__(self, total, smi=None, granted=4000 << 20):
+        self.total, self.smi, self.granted = total, smi, granted
 
-    def __init__(self, root, limit):
-        self.root, self.limit, self.removed = Path(root), limit, 0
+    def run(self, command, *_):
+        if command == "nvidia-smi":
+            code = 127 if self.smi is None else 0
+            return processes.Finished(command, code, self.smi or "not found", "")
+        text = '{"total": %d, "granted": %d}' % (self.total, self.granted)
+        return processes.Finished(command, 0, text, "")
 
-    def file(self, name):
-        return Path("/kit/dist", name)
 
-    def docker(self, command, *arguments):
-        text, code = "", 0
-        if command == "info":
-            text = '{"Runtimes": {"nvidia": {}}}'
-        elif command in ("image", "pull"):
-            code = 0 if arguments[-1] == docker_rows.IMAGE else 1
-        elif command == "exec" and "nvidia-smi" in arguments:
-            text = f"{docker_rows.LIMIT_GIB << 10}\n"
-        elif command == "exec":
-            text = '{"total": %d, "granted": 1}' % self.limit
-        self.removed += command == "rm"
-        return processes.Finished("docker", code, text, "no network" if code else "")
+class FakeKit:
+    """A kit on a simulated GPU, with only these programs on its PATH."""
+
+    is_simulated, machine = True, {"free_mib": 16384}
+
+    def __init__(self, path, **more):
+        self.environment = {"PATH": str(path), **more}
+
+
+class FakeRegistry(private_host.PrivateHost):
+    """A host whose Docker refuses each pull with this message."""
+
+    def __init__(self, message):
+        self.message, self.no_registry, self.pulls = message, None, 0
+
+    def docker(self, *_):
+        self.pulls += 1
+        return processes.Finished("docker", 1, "", self.message)
 
 
 class Docker(unittest.TestCase):
-    def test_missing_image_stops_no_other(self):
-        with tempfile.TemporaryDirectory() as root:
-            fake = FakeDocker(root, docker_rows.LIMIT_GIB << 30)
-            seen = docker_rows.docker_images(fake)
-            self.assertTrue(seen["ok"])
-            self.assertIn("ubuntu:22.04 (glibc 2.35) held", seen["figure"])
-            self.assertIn("centos:7 (glibc 2.17) not possible", seen["figure"])
-            self.assertEqual(fake.removed, 1)
+    LIMIT = docker_rows.LIMIT_GIB << 30
 
-    def test_container_without_the_limit_fails(self):
-        with tempfile.TemporaryDirectory() as root:
-            self.assertFalse(docker_rows.docker_ways(FakeDocker(root, 80 << 30))["ok"])
+    def test_container_with_the_limit_is_held(self):
+        self.assertFalse(docker_rows.limit_inside(FakeContainer(self.LIMIT))["nvidia_smi"])
+        smi = FakeContainer(self.LIMIT, f"{self.LIMIT >> 20}\n")
+        self.assertTrue(docker_rows.limit_inside(smi)["nvidia_smi"])
 
-    def test_no_image_at_all_is_not_possible(self):
-        with tempfile.TemporaryDirectory() as root, mock.patch.object(docker_rows, "IMAGE", "none"):
-            with self.assertRaises(processes.NotPossible):
-                docker_rows.docker_images(FakeDocker(root, 1))
+    def test_other_size_or_other_memory_fails(self):
+        for container in (
+            FakeContainer(80 << 30),
+            FakeContainer(self.LIMIT, "81920\n"),
+            FakeContainer(self.LIMIT, granted=self.LIMIT + 1),
+            FakeContainer(self.LIMIT, granted=64 << 20),
+        ):
+            with self.assertRaises(processes.Failed):
+                docker_rows.limit_inside(container)
+
+    def test_machine_that_lacks_something_is_told(self):
+        def reason(path, user=0, **more):
+            with mock.patch("os.geteuid", return_value=user):
+                with self.assertRaises(processes.NotPossible) as raised:
+                    private_host.needs_docker(FakeKit(path, **more))
+            return str(raised.exception)
+
+        with tempfile.TemporaryDirectory() as path:
+            self.assertIn("root", reason(path, user=1000))
+            self.assertEqual(reason(path), "dockerd is not installed")
+            for name in ("dockerd", "docker", "unshare", "nsenter"):
+                Path(path, name).touch(mode=0o755)
+            self.assertIn("CGPU_SIM_GPUS", reason(path))
+            real = mock.patch.object(FakeKit, "is_simulated", False)
+            with real:
+                self.assertIn("NVIDIA's container toolkit is not installed", reason(path))
+
+    def test_missing_image_does_not_stop_other_pulls(self):
+        for message, pulls in (("manifest unknown", 2), ("dial tcp: no such host", 1)):
+            host = FakeRegistry(message)
+            for image in ("one", "two"):
+                with self.assertRaises(processes.NotPossible):
+                    host.pulled(image)
+            self.assertEqual(host.pulls, pulls)
+
+    def test_glibc_that_a_library_needs_is_found(self):
+        with tempfile.NamedTemporaryFile() as library:
+            library.write(b"\0GLIBC_2.9\0GLIBC_2.17\0GLIBC_2.2.5\0")
+            library.flush()
+            self.assertEqual(private_host.needed_glibc(library.name), 17)
+
+
+class Cases(unittest.TestCase):
+    @staticmethod
+    def raising(error):
+        def run():
+            raise error
+
+        return run
+
+    def test_row_fails_with_one_case_and_is_possible_with_one(self):
+        bad = cases.tried(self.raising(processes.Failed("no")))
+        lacking = cases.tried(self.raising(processes.NotPossible("none")))
+        good = cases.tried(lambda: {"total": 1})
+        self.assertEqual((good["result"], good["total"]), ("held", 1))
+        self.assertFalse(cases.collected({"a": good, "b": bad, "c": lacking})["ok"])
+        self.assertTrue(cases.collected({"a": good, "c": lacking})["ok"])
+        with self.assertRaises(processes.NotPossible):
+            cases.collected({"c": lacking})
+
+
+class Runtimes(unittest.TestCase):
+    def test_limit_needs_the_size_the_errors_and_memory_again(self):
+        seen = {"total": 4 << 20, "granted": 3 << 20, "error": 2, "went_on": 0, "managed": 801}
+        self.assertTrue(runtime_rows.has_limit(seen, 4))
+        for key, other in (("total", 5), ("granted", 5 << 20), ("error", 0), ("went_on", 2)):
+            self.assertFalse(runtime_rows.has_limit({**seen, key: other}, 4))
+
+    def test_refusal_that_differs_with_the_shim_fails(self):
+        plain = processes.Finished("client", 3, "", "cudaMemGetInfo answered 35")
+        runtime_rows.refused_alike(plain, processes.Finished("cgpu", 3, "", "a\n" + plain.stderr))
+        with self.assertRaises(processes.Failed):
+            runtime_rows.refused_alike(plain, processes.Finished("cgpu", 3, "", "answered 999"))
 
 
 class Facts(unittest.TestCase):

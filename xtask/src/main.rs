@@ -69,7 +69,7 @@ enum Task {
     Demo(demo::Arguments),
     /// Record `cgpu top` and `cgpu smi` in docs/pictures; needs tmux
     Pictures,
-    /// Build a folder of tests for a machine with a real GPU
+    /// Build a folder and an archive of tests for a machine with a real GPU
     GpuKit,
 }
 
@@ -92,8 +92,8 @@ fn main() -> ExitCode {
         Task::Fuzz(arguments) => fuzz::run(&arguments),
         Task::Demo(arguments) => demo::run(&arguments),
         Task::Pictures => pictures::run(),
-        Task::GpuKit => gpu_kit::run().map(|kit| {
-            println!("{}", kit.display());
+        Task::GpuKit => gpu_kit::run().map(|archive| {
+            println!("{}", archive.display());
             ExitCode::SUCCESS
         }),
     };

@@ -83,12 +83,13 @@ fn written(file: &Path) -> Option<SystemTime> {
     fs::metadata(file).ok()?.modified().ok()
 }
 
-fn compile_one(
+/// Compiles one program, and links it with this library.
+pub(crate) fn compile_one(
     workspace: &Workspace,
     mut compiler: Command,
     source: &Path,
     program: &Path,
-    driver: Option<PathBuf>,
+    library: Option<PathBuf>,
 ) -> Result<()> {
     let fresh = program.with_extension("new");
     let output = compiler
@@ -97,7 +98,7 @@ fn compile_one(
         .arg(source)
         .arg("-I")
         .arg(workspace.root.join("include"))
-        .args(driver)
+        .args(library)
         .arg("-ldl")
         .stdin(Stdio::null())
         .output();

@@ -14,6 +14,9 @@ const REQUIREMENTS: &str = "tests/e2e/clients/requirements.txt";
 /// Further CUDA runtimes. An environment has one version of a package, so each gets its own folder.
 const RUNTIMES: &str = "tests/e2e/clients/runtimes.txt";
 
+/// The copy of the requirements that marks an environment as complete.
+const MARK: &str = "requirements.txt";
+
 /// Makes or updates the environment `target/venv`; returns its interpreter.
 pub(crate) fn environment(workspace: &Workspace) -> Result<PathBuf> {
     let python = make(workspace, "venv", REQUIREMENTS)?;
@@ -62,7 +65,7 @@ pub(crate) fn make(workspace: &Workspace, name: &str, requirements: &str) -> Res
     let requirements = workspace.root.join(requirements);
     let wanted = fs::read_to_string(&requirements)
         .with_context(|| format!("cannot read {}", requirements.display()))?;
-    let mark = folder.join("requirements.txt");
+    let mark = folder.join(MARK);
     if python.exists() && fs::read_to_string(&mark).is_ok_and(|made| made == wanted) {
         return Ok(python);
     }
@@ -77,6 +80,12 @@ pub(crate) fn make(workspace: &Workspace, name: &str, requirements: &str) -> Res
     )?;
     fs::write(&mark, wanted)?;
     Ok(python)
+}
+
+/// Returns the interpreter of the environment `target/<name>`, if it is complete.
+pub(crate) fn complete(workspace: &Workspace, name: &str) -> Option<PathBuf> {
+    let folder = workspace.target.join(name);
+    folder.join(MARK).exists().then(|| folder.join("bin/python"))
 }
 
 /// Finds a Python 3 that can make environments (on Debian, with python3-venv).

@@ -4,8 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use cgpu_e2e::{Child, Fixture, MIB, Outcome, skip};
+use cgpu_e2e::{Child, Fixture, MIB, Outcome, find, skip};
 use serde_json::Value;
 
 /// Rows that need more than a driver, and the reason that the simulated GPU gives.
@@ -211,13 +212,20 @@ const WHOLE_MEASURED: [&str; 13] = [
 ];
 
 /// Those that need a real GPU, and the reason that the simulated one gives.
-const WHOLE_IMPOSSIBLE: [(&str, &str); 5] = [
+const WHOLE_IMPOSSIBLE: [(&str, &str); 6] = [
     ("xids", "a simulated GPU has no kernel module"),
-    ("frameworks", "accept the vendor's driver only"),
-    ("profilers", "accept the vendor's driver only"),
-    ("docker_ways", "NVIDIA's toolkit passes real GPUs only"),
-    ("docker_images", "NVIDIA's toolkit passes real GPUs only"),
+    ("frameworks", "PyTorch accepts the vendor's driver only"),
+    ("nccl", "NCCL accepts the vendor's driver only"),
+    ("jax", "JAX accepts the vendor's driver only"),
+    ("vllm", "vLLM accepts the vendor's driver only"),
+    ("profilers", "a profiler accepts the vendor's driver only"),
 ];
+
+/// Those that start a Docker daemon.
+const DOCKER: [&str; 3] = ["docker_ways", "docker_images", "docker_uninstall"];
+
+/// Those about a client of the CUDA runtime, and the runtime's name.
+const CUDART: [(&str, &str); 3] = [("cudart_11", "11.0"), ("cudart_12", "12"), ("cudart_13", "13")];
 
 fn has_whole_rows(rows: &Value) {
     for name in WHOLE_EXACT {
@@ -233,6 +241,130 @@ fn has_whole_rows(rows: &Value) {
     assert_eq!(rows["pool_chunks"]["data"]["rows"][0]["reserved"], 32 * MIB, "{rows:#}");
     assert_eq!(rows["rounding"]["data"]["rows"][0]["taken"], 2 * MIB, "{rows:#}");
     assert_eq!(rows["symbols"]["data"]["cu"]["unknown"], Value::Array(Vec::new()), "{rows:#}");
+}
+
+/// Returns whether the kit can start a Docker daemon here; records the skip otherwise.
+fn has_docker(test: &str) -> bool {
+    // SAFETY: no obligations; geteuid cannot fail.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    let lacks = ["dockerd", "docker", "unshare", "nsenter"].map(|name| find(name).is_none());
+    let has = is_root && !lacks.contains(&true) && !Path::new("/usr/lib/cgpu/installed").exists();
+    if !has {
+        skip(test, "docker", "the kit's Docker rows need root, Docker, and no cgpu on the host");
+    }
+    has
+}
+
+/// Returns a row's cases that are held.
+fn held_cases(row: &Value) -> Vec<&str> {
+    let cases = row["data"]["cases"].as_object().into_iter().flatten();
+    cases.filter(|(_, one)| one["result"] == "held").map(|(title, _)| &**title).collect()
+}
+
+/// Returns which of the files that an installation makes are on this host.
+fn installed_here() -> [bool; 4] {
+    ["/usr/bin/cgpu", "/usr/lib/cgpu", "/etc/cgpu", "/etc/docker/daemon.json"]
+        .map(|place| Path::new(place).exists())
+}
+
+#[test]
+fn installed_cgpu_limits_containers_and_uninstalling_leaves_them() {
+    let test = "installed_cgpu_limits_containers_and_uninstalling_leaves_them";
+    let Some(kit) = Kit::new(test) else { return };
+    let has_docker = has_docker(test);
+    let before = installed_here();
+    let outcome =
+        Outcome::of(kit.run(&["--only", "docker_ways", "docker_images", "docker_uninstall"]))
+            .exits(0);
+    assert_eq!(installed_here(), before, "the host's files have changed");
+    let all = kit.results();
+    let rows = &all["rows"];
+    if has_docker {
+        let held = held_cases(&rows["docker_ways"]);
+        for title in ["--gpus all", "--runtime=cgpu", "no limit"] {
+            assert!(held.contains(&title), "{title}: {outcome:#?}");
+        }
+        assert_eq!(rows["docker_uninstall"]["result"], "held", "{outcome:#?}");
+        // Images need a registry, and a shim for older systems than this one.
+        let images = &rows["docker_images"];
+        let lacks = ["images cannot be pulled", "the shim of this kit needs glibc"];
+        let is_told = lacks.iter().any(|lack| contains(images, "because", lack));
+        assert!(images["result"] == "held" || is_told, "{images:#}");
+    } else {
+        for name in DOCKER {
+            assert_eq!(rows[name]["result"], "not possible", "{outcome:#?}");
+        }
+    }
+    kit.leaves_nothing();
+}
+
+/// Defects of the installation and of the removal fail the row that is about them.
+#[test]
+fn container_without_a_limit_or_without_its_runtime_fails_its_row() {
+    let test = "container_without_a_limit_or_without_its_runtime_fails_its_row";
+    let Some(kit) = Kit::new(test).map(Kit::copied) else { return };
+    if !has_docker(test) {
+        return;
+    }
+    kit.change("private_host.py", "\"setup\", \"docker\", \"--default\"", "\"version\"");
+    Outcome::of(kit.run(&["--only", "docker_ways"])).exits(1);
+    let row = kit.results()["rows"]["docker_ways"].take();
+    assert!(contains(&row, "figure", "--gpus all FAILED, --runtime=cgpu FAILED"), "{row:#}");
+
+    let Some(kit) = Kit::new(test).map(Kit::copied) else { return };
+    kit.change("deploy/uninstall.sh", "exec \"$next\" \"$@\"", "exit 1");
+    Outcome::of(kit.run(&["--only", "docker_uninstall"])).exits(1);
+    let row = kit.results()["rows"]["docker_uninstall"].take();
+    for title in ["exec afterwards FAILED", "a new container FAILED"] {
+        assert!(contains(&row, "figure", title), "{row:#}");
+    }
+    assert!(held_cases(&row).contains(&"exec after the refusal"), "{row:#}");
+    kit.leaves_nothing();
+}
+
+#[test]
+fn killed_kit_leaves_no_docker_daemon() {
+    let test = "killed_kit_leaves_no_docker_daemon";
+    let Some(kit) = Kit::new(test) else { return };
+    if !has_docker(test) {
+        return;
+    }
+    let run = Child::start(kit.run(&["--only", "docker_uninstall"]));
+    let host = kit.fixture.path("").to_string_lossy().into_owned();
+    let runs = |name: &str| processes_of(&host).into_iter().find(|line| line.contains(name));
+    kit.fixture.eventually("a container runs", || runs("containerd-shim"));
+    run.signal(libc::SIGKILL);
+    run.end();
+    kit.fixture.wait_until_none("processes of the kit", || processes_of(&host));
+}
+
+/// A real CUDA runtime refuses the simulated driver, with the shim as without.
+#[test]
+fn prebuilt_client_of_each_cuda_runtime_starts() {
+    let test = "prebuilt_client_of_each_cuda_runtime_starts";
+    let Some(kit) = Kit::new(test) else { return };
+    Outcome::of(kit.run(&["--only", "cudart_lookups", "cudart_11", "cudart_12", "cudart_13"]))
+        .exits(0);
+    let all = kit.results();
+    let rows = &all["rows"];
+    if !kit.folder.join("dist/clients").exists() {
+        skip(test, "python", "the CUDA runtimes of Python's package index are not there");
+        for (name, _) in CUDART {
+            let row = &rows[name];
+            assert!(contains(row, "because", "made without Python's package index"), "{row:#}");
+        }
+        return;
+    }
+    for (name, version) in CUDART {
+        let reason = format!("libcudart.so.{version} (cudaMemGetInfo answered ");
+        assert!(contains(&rows[name], "because", &reason), "{rows:#}");
+        assert!(contains(&rows[name], "because", "accepts the vendor's driver only"), "{rows:#}");
+    }
+    let lookups = &rows["cudart_lookups"];
+    assert_eq!(lookups["result"], "held", "{lookups:#}");
+    let runtimes = lookups["data"]["runtimes"].as_object().expect("runtimes");
+    assert!(runtimes.len() >= CUDART.len(), "{lookups:#}");
+    kit.leaves_nothing();
 }
 
 #[test]
@@ -277,7 +409,9 @@ fn programs_of_the_tests_run_with_and_without_the_shim() {
 #[test]
 fn whole_run_has_every_row() {
     let Some(kit) = Kit::new("whole_run_has_every_row") else { return };
-    let outcome = Outcome::of(kit.run(&["--whole", "--scale", "0.02"]));
+    // More than the sum of the rows' times on a busy machine.
+    let limit = Duration::from_secs(600);
+    let outcome = Child::start_for(kit.run(&["--whole", "--scale", "0.02"]), limit).finish();
     assert!(outcome.code() < Some(2) && outcome.stderr.is_empty(), "{outcome:#?}");
     let all = kit.results();
     let rows = all["rows"].as_object().expect("rows");
@@ -286,6 +420,9 @@ fn whole_run_has_every_row() {
     has_whole_rows(&all["rows"]);
     for name in GATE.iter().chain(&EXACT) {
         assert!(["held", "measured"].map(Value::from).contains(&rows[*name]["result"]), "{name}");
+    }
+    for name in DOCKER.iter().chain(CUDART.iter().map(|(name, _)| name)) {
+        assert_ne!(rows[*name]["result"], "FAILED", "{name}: {:#}", rows[*name]);
     }
     kit.leaves_nothing();
 }
