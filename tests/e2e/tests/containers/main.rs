@@ -149,9 +149,12 @@ fn bundle_of_shares(
     bundle
 }
 
-fn uuids(fixture: &Fixture) -> Vec<String> {
+/// Returns the UUIDs of the simulated GPUs that containers of `cgpu-runtime` get.
+fn uuids(fixture: &Fixture, gpus: &str) -> Vec<String> {
+    let states = fixture.root().join("gpus");
+    fs::create_dir_all(&states).expect("a folder");
     let mut list = fixture.native(&fixture.dist().file("cgpu-monitor"));
-    list.arg("--list-gpus");
+    list.arg("--list-gpus").env("CGPU_SIM_STATE", states.join(gpus));
     let listed = Outcome::of(list).exits(0).stdout;
     let gpus: Vec<Value> = serde_json::from_str(&listed).expect("a list");
     gpus.iter().map(|gpu| gpu["uuid"].as_str().expect("a UUID").to_owned()).collect()
@@ -645,7 +648,7 @@ mod steps {
         let two = "T4:15109,T4:15109";
         let fixture = Fixture::new(two);
         let Some(oci) = OciHost::open(test, &fixture, runtime, two) else { return };
-        let gpus = uuids(&fixture);
+        let gpus = uuids(&fixture, two);
         let of = |id: &str, shares: &[&str]| bundle_of_shares(&fixture, &oci, id, SIX, shares);
         for (share, gpu, mib, weight) in
             [("u-0", 0, 2000, 1), ("u-1", 0, 1000, 2), ("v-0", 0, 4000, 3), ("v-1", 1, 500, 3)]
@@ -673,7 +676,7 @@ mod steps {
     pub(crate) fn containers_with_one_share_have_one_limit(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
         let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
-        prepare_share(&fixture, "u-0", &uuids(&fixture)[0], 4000, 1);
+        prepare_share(&fixture, "u-0", &uuids(&fixture, T4)[0], 4000, 1);
         let start =
             |id: &str| oci.start_bare(id, &bundle_of_shares(&fixture, &oci, id, &[], &["u-0"]));
         let (one, two) = (start("one"), start("two"));
@@ -696,8 +699,8 @@ mod steps {
     pub(crate) fn share_that_is_not_prepared_starts_no_container(test: &str, runtime: Runtime) {
         let fixture = Fixture::new(T4);
         let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
-        prepare_share(&fixture, "u-0", &uuids(&fixture)[0], 4000, 1);
-        prepare_share(&fixture, "u-1", &uuids(&fixture)[0], 20000, 1);
+        prepare_share(&fixture, "u-0", &uuids(&fixture, T4)[0], 4000, 1);
+        prepare_share(&fixture, "u-1", &uuids(&fixture, T4)[0], 20000, 1);
         prepare_share(&fixture, "u-2", "GPU-00000000-0000-0000-0000-000000000000", 4000, 1);
         for (id, shares, why) in [
             ("absent", &["u-0", "u-7"][..], "u-7 is not prepared"),
