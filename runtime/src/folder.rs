@@ -334,12 +334,12 @@ impl Folder {
         }
     }
 
-    /// Makes a folder in it, as a mount point.
+    /// Makes a folder in it, as a mount point, unless it is there.
     ///
     /// # Errors
     /// As the system says.
     pub fn make_folder(&self, name: &str) -> std::io::Result<()> {
-        fs::create_dir(self.path.join(name))
+        fs::create_dir_all(self.path.join(name))
     }
 
     /// Its path.

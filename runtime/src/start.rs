@@ -1,6 +1,6 @@
 //! Prepares a container before the next runtime makes it.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -460,10 +460,11 @@ fn mounts(
 /// Returns the mounts of the simulated driver, in a default folder of the loader.
 fn simulator(folder: &Folder, config: &Config, list: &str, libraries: &Path) -> Result<Vec<Mount>> {
     folder.make_folder(STATES)?;
-    std::os::unix::fs::symlink(
-        Path::new(STATES).join(paths::simulated_name(list)),
-        folder.path().join(STATE),
-    )?;
+    let state = folder.path().join(STATE);
+    // Another container with the same shares may have made it.
+    if !state.is_symlink() {
+        symlink(Path::new(STATES).join(paths::simulated_name(list)), state)?;
+    }
     let mut mounts =
         vec![bind(&config.states(), &format!("{}/{STATES}", paths::RUN), &["rw", "noexec"])];
     for name in SIMULATED {

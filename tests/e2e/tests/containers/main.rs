@@ -663,7 +663,7 @@ mod steps {
         // Started by cgpu-runtime, as by another one.
         let both = oci.start_bundle("both", &of("both", &["v-0", "v-1"]));
         assert_eq!(sizes(&both, &["env", "-i", "/bin/meminfo"]), [4000, 500]);
-        both.exec(&["hold", "3900M", "0"]).exits(0);
+        both.exec(&["hold", "3600M", "0"]).exits(0);
         let beyond = both.exec(&["hold", "4100M", "0"]);
         assert!(beyond.code() != Some(0), "{beyond:?}");
         for container in [sum, both] {
@@ -684,7 +684,7 @@ mod steps {
         let _ = holding.line();
         let beyond = two.exec(&["hold", "2000M", "0"]);
         assert!(beyond.code() != Some(0), "{beyond:?}");
-        two.exec(&["hold", "1000M", "0"]).exits(0);
+        two.exec(&["hold", "500M", "0"]).exits(0);
         // The one that came first leaves.
         drop(holding);
         one.delete();
