@@ -109,9 +109,14 @@ impl Host {
                 gpu.containers.retain(|own| own.0 != container.dir);
             }
             tracing::info!("container {} removed", container.id);
-            if self.settings.containers.remove(&container.id).is_some() {
-                self.save_settings();
-            }
+            self.forget_settings(&container.id);
+        }
+    }
+
+    /// Forgets what was set for a container: its settings end with it.
+    pub(super) fn forget_settings(&mut self, id: &str) {
+        if self.settings.containers.remove(id).is_some() {
+            self.save_settings();
         }
     }
 

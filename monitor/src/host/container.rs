@@ -62,6 +62,8 @@ pub(super) struct Found {
     /// Its region was closed, because it has another one.
     pub(super) replaced: bool,
     pub(super) region: bool,
+    /// Its region is another one than the last: the container was started again.
+    pub(super) restarted: bool,
     /// Processes have exited, or were queried for the first time.
     pub(super) processes: bool,
 }
@@ -82,6 +84,8 @@ pub(crate) struct Container {
     /// The priority set in the control tree.
     pub(crate) high: Option<bool>,
     pub(crate) region: Option<Region>,
+    /// Identity of the region that was opened last.
+    last_region: Option<(u64, u64)>,
     /// Accesses to its files. What they cost counts although its region was replaced.
     lock_queries: LockQueries,
     /// The reason why its shim refused to start, if it did.
@@ -141,6 +145,7 @@ impl Container {
             weight: None,
             high: None,
             region: None,
+            last_region: None,
             lock_queries: LockQueries::default(),
             refusal: None,
             sampling: Throttle::default(),
@@ -233,6 +238,9 @@ impl Container {
                 self.lock_queries.end(now, result.used, &Round::default(), sharers);
                 match opened {
                     Ok(opened) => {
+                        let identity = opened.region.identity();
+                        let last = self.last_region.replace(identity);
+                        found.restarted = last.is_some_and(|last| last != identity);
                         self.take_region(*opened);
                         found.region = true;
                     }
@@ -416,10 +424,20 @@ impl Container {
         self.requested_limit(uuid).or(own.map(|gpu| gpu.limit)).unwrap_or(Bytes::ZERO)
     }
 
+    /// Returns the index of a GPU in its region. Before its first process, that is the GPU's place
+    /// in the limits file: each process registers all GPUs of the file, in its order.
+    pub(crate) fn index(&self, uuid: Uuid) -> Option<DeviceIndex> {
+        let region = self.region.as_ref()?;
+        if region.gpus().next().is_some() {
+            return region.gpu(uuid);
+        }
+        DeviceIndex::new(self.limits.gpus.iter().position(|gpu| gpu.0 == uuid)?)
+    }
+
     /// Returns the limit in force for a GPU, also while it is blocked there; zero: none.
     pub(crate) fn limit(&self, uuid: Uuid) -> Bytes {
         let region = self.region.as_ref();
-        let page = || region.and_then(|region| Some(region.limit(region.gpu(uuid)?)));
+        let page = || region.and_then(|region| Some(region.limit(self.index(uuid)?)));
         let otherwise = self.page_limits.get(&uuid).copied().filter(|_| self.is_blocked);
         let granted = otherwise.or_else(page);
         granted.filter(|limit| *limit > Bytes::ZERO).unwrap_or_else(|| self.registered_limit(uuid))

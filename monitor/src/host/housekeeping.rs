@@ -93,6 +93,13 @@ impl Host {
             return;
         };
         let found = container.end_access(now, result, sharers);
+        if found.restarted {
+            tracing::info!("container {} was started again", container.id);
+            (container.weight, container.high) = (None, None);
+            let id = container.id.clone();
+            self.forget_settings(&id);
+        }
+        let Some(container) = self.containers.get_mut(&tenant) else { return };
         if found.region {
             container.access_doorbell(&self.files);
             if let Some(region) = &mut container.region {
@@ -186,7 +193,7 @@ impl Host {
         let set = self.settings.containers.get(&container.id);
         let mut limits = BTreeMap::new();
         for uuid in container.gpus() {
-            let Some(gpu) = region.gpu(uuid) else { continue };
+            let Some(gpu) = container.index(uuid) else { continue };
             let limit =
                 set.and_then(|set| set.memsize.get(&uuid.to_string())).map(|bytes| Bytes(*bytes));
             let registered = container.registered_limit(uuid);
@@ -274,10 +281,14 @@ mod tests {
     use std::fs::{File, OpenOptions};
     use std::io::{self, Write};
     use std::os::fd::BorrowedFd;
+    use std::path::Path;
 
+    use cgpu_shm::gpus::Gpu;
     use cgpu_shm::liveness::Liveness;
-    use cgpu_shm::region::Bell;
+    use cgpu_shm::region::{Bell, Region as Shared, RegionSpec};
+    use cgpu_shm::slots::SlotOwner;
     use cgpu_shm::units::SlotIndex;
+    use cgpu_shm::uuid::Uuid;
     use parking_lot::Mutex;
 
     use super::super::FileWorkers;
@@ -382,6 +393,79 @@ mod tests {
             }
         }
         assert!((2..=10).contains(&opened), "opened {opened} times in 10 heartbeats");
+    }
+
+    const B: TenantId = TenantId(2);
+    const GPU: Uuid = Uuid([8; 16]);
+
+    /// Starts container `b`, with a limit of 4000 bytes on [`GPU`] and no process yet.
+    fn start(directory: &Path) -> Shared {
+        std::fs::create_dir(directory).unwrap();
+        let limits = format!("version 1\ngpu {} 3000\ngpu {GPU} 4000\n", Uuid([9; 16]));
+        std::fs::write(directory.join("limits"), limits).unwrap();
+        Shared::make(directory, RegionSpec::default()).unwrap();
+        Shared::open(directory).unwrap()
+    }
+
+    /// Adds container `b`, for which a weight and a limit of 2000 bytes on [`GPU`] are set.
+    fn host_with_settings(directory: &Path) -> Host {
+        let mut host = host(directory);
+        let mut container = Container::new(B, "b".into(), directory.join("b"));
+        container.access(Nanos(1));
+        container.weight = Some(3);
+        host.containers.insert(B, container);
+        let set = host.settings.containers.entry("b".into()).or_default();
+        set.weight = Some(3);
+        set.memsize.insert(GPU.to_string(), 2000);
+        host.set_limits(B);
+        host
+    }
+
+    #[test]
+    fn memsize_set_before_the_first_process_applies_to_it() {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let shared = start(&directory.path().join("b"));
+        let mut host = host_with_settings(directory.path());
+        assert_eq!(host.containers[&B].limit(GPU), Bytes(2000), "before the first process");
+        let owner = SlotOwner { pid: std::process::id(), comm: b"p" };
+        let claim = shared.claim(owner, Nanos(1), true).unwrap().unwrap();
+        for (ordinal, &(uuid, limit)) in (0..).zip(&host.containers[&B].limits.gpus) {
+            let gpu = Gpu { uuid, total: Bytes(9000), limit, ordinal };
+            shared.register(claim.slot, &gpu).unwrap();
+        }
+        let seen = |place, own| shared.grant().limit(DeviceIndex::new(place).unwrap(), Bytes(own));
+        assert_eq!((seen(0, 3000), seen(1, 4000)), (Bytes(3000), Bytes(2000)), "at once");
+        host.refresh_container(Nanos(2), B);
+        assert_eq!((seen(0, 3000), seen(1, 4000)), (Bytes(3000), Bytes(2000)));
+        host.settings.containers.clear();
+        host.set_limits(B);
+        assert_eq!(seen(1, 4000), Bytes(4000), "as it was started");
+    }
+
+    #[test]
+    fn settings_end_with_the_container_however_soon_it_starts_again() {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let folder = directory.path().join("b");
+        start(&folder);
+        let mut host = host_with_settings(directory.path());
+        let beat = |host: &mut Host, beat: u64| {
+            let now = Nanos::from_millis(100 * beat);
+            host.refresh_containers(now);
+            for request in std::mem::take(&mut host.closed) {
+                host.files.send(request);
+            }
+            host.wait_for_files(now, Duration::from_secs(60), |_| true);
+        };
+        beat(&mut host, 1);
+        assert_eq!(host.containers[&B].weight(), 3);
+        std::fs::remove_dir_all(&folder).unwrap();
+        start(&folder);
+        for number in 2..5 {
+            beat(&mut host, number);
+        }
+        let container = &host.containers[&B];
+        assert_eq!((container.weight(), container.limit(GPU)), (1, Bytes(4000)));
+        assert!(!host.settings.containers.contains_key("b"));
     }
 
     #[test]

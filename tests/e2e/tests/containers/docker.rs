@@ -34,6 +34,27 @@ fn runtime_that_is_not_the_default_limits_the_containers_that_name_it() {
 }
 
 #[test]
+fn set_limit_applies_to_the_first_program_and_ends_at_a_restart() {
+    let fixture = Fixture::new(T4);
+    let test = "docker::set_limit_applies_to_the_first_program_and_ends_at_a_restart";
+    let Some(docker) = Docker::start(test, &fixture, T4) else { return };
+    docker.line("docker run -d --name first -e ALIYUN_COM_GPU_MEM_CONTAINER=6 IMAGE").exits(0);
+    let set = || Outcome::of(fixture.cgpu(&["set", "0/first/memsize", "4GiB"]));
+    let said = fixture.eventually("the monitor knows the container", || {
+        Some(set()).filter(|outcome| outcome.code() == Some(0))
+    });
+    assert!(said.stdout.ends_with("/memsize: 4294967296 (4096 MiB)\n"), "{said:?}");
+    assert_eq!(sizes_in(&docker, "first"), [4096]);
+    docker.run(&["restart", "--time", "0", "first"]).exits(0);
+    assert_eq!(sizes_in(&docker, "first"), [6144]);
+    let size = || Outcome::of(fixture.cgpu(&["get", "0/first/memsize"])).stdout;
+    fixture.eventually("the monitor knows the new start", || {
+        (size() == format!("{}\n", 6144 * MIB)).then_some(())
+    });
+    assert_eq!(sizes_in(&docker, "first"), [6144]);
+}
+
+#[test]
 fn two_containers_share_a_gpu_as_documented() {
     let fixture = Fixture::new(T4);
     let Some(docker) =
