@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -22,6 +23,9 @@ use crate::resource_request::ResourceRequest;
 
 /// Prefix of every path but `/version`.
 pub const PREFIX: &str = "/gpushare-scheduler";
+
+/// Nodes that a scheduler may name before the copy has them, beside as many as the copy has.
+const NODES_AHEAD: usize = 1000;
 
 /// Endpoint of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +154,52 @@ pub fn decode<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
     serde_json::from_slice(body).map_err(|error| {
         Refusal::new(format!("the request is not what kube-scheduler sends: {error}"))
     })
+}
+
+/// A request of filter and prioritize from a scheduler that sends names.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct NamedCandidates {
+    #[serde(alias = "pod")]
+    pod: Option<Pod>,
+    #[serde(alias = "nodes")]
+    nodes: Option<IgnoredAny>,
+    #[serde(alias = "nodenames", alias = "nodeNames")]
+    node_names: Option<Vec<String>>,
+}
+
+/// Parses the body of filter and prioritize. Without `whole_nodes` it needs memory of some times
+/// its size, whatever it contains.
+///
+/// # Errors
+/// The body is not what kube-scheduler sends, has whole nodes where they are not accepted, or names
+/// many more nodes than there are.
+pub fn candidates(
+    body: &[u8],
+    whole_nodes: bool,
+    cluster: &Cluster,
+) -> Result<Candidates, Refusal> {
+    let candidates = if whole_nodes {
+        decode(body)?
+    } else {
+        let named: NamedCandidates = decode(body)?;
+        if named.nodes.is_some() {
+            return Err(Refusal::new(
+                "the request has whole nodes: set nodeCacheCapable: true in the scheduler's \
+                 configuration, or start the extender with --whole-nodes",
+            ));
+        }
+        Candidates { pod: named.pod, nodes: None, node_names: named.node_names }
+    };
+    let named = candidates.node_names.as_ref().map_or(0, Vec::len);
+    let known = cluster.nodes().count();
+    // Each gets a reason in the reply. The scheduler may be ahead of our watch.
+    if named > 2 * known + NODES_AHEAD {
+        return Err(Refusal::new(format!(
+            "the request names {named} nodes, but the cluster has {known}"
+        )));
+    }
+    Ok(candidates)
 }
 
 /// Returns the nodes that fit the pod.

@@ -6,8 +6,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::de::{Deserializer, Error, Visitor};
+use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
+
+/// Most containers, and most init containers, of a pod.
+const MAX_CONTAINERS: usize = 10_000;
 
 /// Strings by name, such as labels.
 pub type Texts = BTreeMap<String, String>;
@@ -59,10 +62,10 @@ pub struct PodSpec {
     #[serde(deserialize_with = "nullable")]
     pub node_name: String,
     /// Containers in their order; allocations refer to them by position.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "containers")]
     pub containers: Vec<Container>,
     /// Init containers, sidecars included.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "containers")]
     pub init_containers: Vec<Container>,
 }
 
@@ -193,6 +196,35 @@ pub fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
+/// Deserializes the containers of a pod. A body of a few MiB could have a million empty ones, which
+/// need many times its size; the API server has room for some thousands.
+fn containers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Container>, D::Error> {
+    struct Bounded;
+    impl<'de> Visitor<'de> for Bounded {
+        type Value = Vec<Container>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {MAX_CONTAINERS} containers")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Self::Value, A::Error> {
+            let mut found = Vec::new();
+            while let Some(container) = all.next_element()? {
+                if found.len() == MAX_CONTAINERS {
+                    return Err(Error::invalid_length(MAX_CONTAINERS + 1, &self));
+                }
+                found.push(container);
+            }
+            Ok(found)
+        }
+
+        fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+            Ok(Vec::new())
+        }
+    }
+    deserializer.deserialize_any(Bounded)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,5 +253,12 @@ mod tests {
         assert_eq!(node.status.addresses[0].kind, "InternalIP");
         assert_eq!(serde_json::from_str::<Pod>("{}").unwrap(), Pod::default());
         assert!(serde_json::from_str::<Pod>(r#"{"spec":"x"}"#).is_err());
+        let of = |count: usize| {
+            let containers = vec!["{}"; count].join(",");
+            serde_json::from_str::<Pod>(&format!(r#"{{"spec":{{"containers":[{containers}]}}}}"#))
+        };
+        assert_eq!(of(MAX_CONTAINERS).unwrap().spec.containers.len(), MAX_CONTAINERS);
+        let error = of(MAX_CONTAINERS + 1).unwrap_err().to_string();
+        assert!(error.contains("expected at most 10000 containers"), "{error}");
     }
 }

@@ -22,9 +22,9 @@ const QUEUE_LENGTH: usize = 1024;
 const MAX_REMEMBERED: usize = 8192;
 
 /// The pod's request is invalid.
-pub(crate) const REFUSED: &str = "GpuRequestRefused";
+const REFUSED: &str = "GpuRequestRefused";
 /// A label of the pod was ignored.
-pub(crate) const LABEL_IGNORED: &str = "GpuLabelIgnored";
+const LABEL_IGNORED: &str = "GpuLabelIgnored";
 pub(crate) const NOT_BOUND: &str = "GpuNotBound";
 /// The pod is on a node, but its GPUs there are not known.
 pub(crate) const UNCLEAR: &str = "GpuAllocationUnclear";
@@ -53,15 +53,11 @@ impl EventRecorder {
     }
 
     /// Reports information about a pod.
-    pub(crate) fn note(&self, pod: &PodRequest, reason: &'static str, message: &str) {
+    fn note(&self, pod: &PodRequest, reason: &'static str, message: &str) {
         self.record(pod, Severity::Normal, reason, message);
     }
 
     fn record(&self, pod: &PodRequest, severity: Severity, reason: &'static str, message: &str) {
-        // kube-scheduler may have sent the pod without name or namespace.
-        if pod.namespace.is_empty() || pod.name.is_empty() {
-            return;
-        }
         self.enqueue(Event {
             regarding: Regarding::Pod,
             namespace: pod.namespace.clone(),
@@ -72,6 +68,18 @@ impl EventRecorder {
             message: message.to_owned(),
             component: crate::NAME,
         });
+    }
+
+    /// Reports an invalid request, or labels that are ignored.
+    pub(crate) fn report_request(&self, pod: &PodRequest) {
+        match pod.resource_request() {
+            Err(refusal) => self.warn(pod, REFUSED, refusal.message()),
+            Ok(request) => {
+                for note in &request.notes {
+                    self.note(pod, LABEL_IGNORED, note);
+                }
+            }
+        }
     }
 
     pub(crate) fn warn_of_node(&self, node: &str, reason: &'static str, message: &str) {

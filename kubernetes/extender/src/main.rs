@@ -2,7 +2,8 @@
 //! and bodies.
 //!
 //! ```text
-//!   kube-scheduler --HTTP--> routes --> filter, prioritize, inspect: from the cache
+//!   kube-scheduler --HTTP--> connections: bounded
+//!                            routes --> filter, prioritize, inspect: from the cache
 //!                                   \-> bind (binder): claim, confirm and bind at the API server
 //!                            cache: filled by reflectors
 //!                            sweep: withdraws stale claims (one of the replicas)
@@ -15,9 +16,11 @@
 
 mod binder;
 mod cache;
+mod connections;
 mod events;
 mod metrics;
 mod options;
+mod places;
 mod routes;
 mod sweep;
 mod tls;
@@ -28,31 +31,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use axum::Router;
-use axum::serve::ListenerExt;
 use cgpu_kubernetes_client::{Api, Election, Query, Timing, reflector};
 use cgpu_kubernetes_core::names::Dialects;
 use cgpu_kubernetes_core::object::{Node, Pod};
 use clap::Parser;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
-use tracing::{info, warn};
+use tokio::sync::{Semaphore, watch};
+use tracing::info;
 use tracing_subscriber::EnvFilter;
 
 use crate::binder::Binder;
 use crate::cache::ClusterCache;
+use crate::connections::Limits;
 use crate::events::EventRecorder;
 use crate::metrics::Metrics;
 use crate::options::{LogFormat, Options};
-use crate::routes::Handlers;
-use crate::tls::{Files, Identity, TlsListener};
+use crate::places::Places;
+use crate::routes::{Handlers, MAX_DECISIONS};
+use crate::tls::{Files, Identity};
 
 /// Name of the program in events and logs.
 pub(crate) const NAME: &str = "cgpu-scheduler-extender";
-
-/// Time for pending requests after SIGTERM.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
     let options = Options::parse();
@@ -124,51 +124,25 @@ async fn serve(options: Options) -> Result<()> {
 
     let binder = Binder::new(api.clone(), Arc::clone(&cache));
     let placement = options.node_placement.into();
-    let router = routes::router(Arc::new(Handlers { cache, binder, events, metrics, placement }));
+    let limits = Limits::new(options.whole_nodes);
+    let router = routes::router(Arc::new(Handlers {
+        cache,
+        binder,
+        events,
+        metrics: Arc::clone(&metrics),
+        placement,
+        whole_nodes: options.whole_nodes,
+        large_requests: Places::new(limits.large_requests),
+        decisions: Semaphore::new(MAX_DECISIONS),
+        limits: limits.clone(),
+    }));
     info!(%address, tls = identity.is_some(), version = env!("CARGO_PKG_VERSION"), "listening");
-    serve_requests(listener, identity, router, ended).await?;
+    connections::serve(listener, identity, router, limits, metrics, ended).await;
     if *leading.borrow() && options.leader_elect {
         election.resign().await;
     }
     info!("ended");
     Ok(())
-}
-
-/// Serves requests until shutdown, then those that are pending.
-async fn serve_requests(
-    listener: TcpListener,
-    identity: Option<Identity>,
-    router: Router,
-    ended: watch::Receiver<bool>,
-) -> Result<()> {
-    let shutdown = |mut ended: watch::Receiver<bool>| async move {
-        // The sender lives as long as the process.
-        let _ = ended.wait_for(|ended| *ended).await;
-    };
-    let serving = async {
-        match identity {
-            Some(identity) => {
-                let listener = TlsListener::new(listener, identity)?;
-                axum::serve(listener, router).with_graceful_shutdown(shutdown(ended.clone())).await
-            }
-            None => {
-                // Replies are written in one piece, so a delay to merge them gains nothing.
-                let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-                axum::serve(listener, router).with_graceful_shutdown(shutdown(ended.clone())).await
-            }
-        }
-    };
-    let late = async {
-        shutdown(ended.clone()).await;
-        tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
-    };
-    tokio::select! {
-        served = serving => Ok(served?),
-        () = late => {
-            warn!("some pending requests were not answered");
-            Ok(())
-        }
-    }
 }
 
 /// Starts the reflectors that fill the cache.

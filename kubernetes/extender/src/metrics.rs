@@ -28,10 +28,25 @@ pub(crate) enum Outcome {
     Failed,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ClosedLabels {
+    reason: Closed,
+}
+
+/// Why a connection was closed before its client was done.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
+pub(crate) enum Closed {
+    /// Another client needed its place.
+    Displaced,
+    /// Its client was too slow, or idle for too long.
+    Expired,
+}
+
 pub(crate) struct Metrics {
     registry: Registry,
     took: Family<VerbLabels, Histogram, fn() -> Histogram>,
     binds: Family<BindLabels, Counter>,
+    closed: Family<ClosedLabels, Counter>,
     nodes: Gauge<u64, AtomicU64>,
     pods: Gauge<u64, AtomicU64>,
     leads: Gauge<u64, AtomicU64>,
@@ -43,14 +58,19 @@ impl Metrics {
         // From 0.1 ms to 13 s.
         let took: Family<VerbLabels, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.0001, 2.0, 18)));
-        let (binds, nodes, pods, leads) =
-            (Family::default(), Gauge::default(), Gauge::default(), Gauge::default());
+        let (binds, closed) = (Family::default(), Family::default());
+        let (nodes, pods, leads) = (Gauge::default(), Gauge::default(), Gauge::default());
         registry.register("request_seconds", "Duration of requests", took.clone());
         registry.register("binds", "Bindings by outcome", binds.clone());
+        registry.register(
+            "connections_closed",
+            "Connections closed because another client needed them, or their client was too slow",
+            closed.clone(),
+        );
         registry.register("nodes", "Known nodes", nodes.clone());
         registry.register("pods", "Known pods that request GPUs", pods.clone());
         registry.register("leader", "Whether this replica is the leader", leads.clone());
-        Self { registry, took, binds, nodes, pods, leads }
+        Self { registry, took, binds, closed, nodes, pods, leads }
     }
 
     pub(crate) fn took(&self, verb: &'static str, time: Duration) {
@@ -59,6 +79,10 @@ impl Metrics {
 
     pub(crate) fn bound(&self, outcome: Outcome) {
         self.binds.get_or_create(&BindLabels { outcome }).inc();
+    }
+
+    pub(crate) fn closed(&self, reason: Closed) {
+        self.closed.get_or_create(&ClosedLabels { reason }).inc();
     }
 
     pub(crate) fn leads(&self, leads: bool) {
@@ -87,11 +111,13 @@ mod tests {
         let metrics = Metrics::new();
         metrics.took("filter", Duration::from_millis(3));
         metrics.bound(Outcome::Bound);
+        metrics.closed(Closed::Expired);
         metrics.leads(true);
         let text = metrics.text();
         for line in [
             r#"cgpu_extender_request_seconds_count{verb="filter"} 1"#,
             r#"cgpu_extender_binds_total{outcome="Bound"} 1"#,
+            r#"cgpu_extender_connections_closed_total{reason="Expired"} 1"#,
             "\ncgpu_extender_leader 1\n",
         ] {
             assert!(text.contains(line), "{line} in {text}");

@@ -25,9 +25,14 @@ pub(crate) struct Options {
     /// Private key in PEM
     #[arg(long, env = "CGPU_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Certificate authorities in PEM: clients must show a certificate of one of them
+    /// Certificate authorities in PEM: clients must show a certificate of one of them, except for
+    /// /healthz, /readyz and /metrics
     #[arg(long, env = "CGPU_TLS_CLIENT_CA", value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
+    /// Accept whole nodes, from schedulers without `nodeCacheCapable: true`. Bodies may then have
+    /// 128 MiB instead of 4: give the extender 2 GiB of memory, and let no other client reach it
+    #[arg(long, env = "CGPU_WHOLE_NODES", action = ArgAction::SetTrue)]
+    pub whole_nodes: bool,
     /// Nodes that are preferred: those that would be the fullest, or the emptiest
     #[arg(long, env = "CGPU_NODE_PLACEMENT", value_enum, default_value_t = NodePlacement::Binpack)]
     pub node_placement: NodePlacement,

@@ -3,27 +3,32 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, State};
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::State;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use cgpu_kubernetes_core::extender::{self, Binding, Bound, Call, Candidates, Filtered};
+use axum::{Extension, Router};
+use cgpu_kubernetes_core::extender::{self, Binding, Bound, Call, Filtered};
 use cgpu_kubernetes_core::gpus::Placement;
-use cgpu_kubernetes_core::object::Pod;
-use cgpu_kubernetes_core::pod_request::PodRequest;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::to_string;
-use tracing::{debug, trace, warn};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tracing::{trace, warn};
 
 use crate::binder::{BindError, Binder};
 use crate::cache::ClusterCache;
+use crate::connections::{Connection, Limits};
 use crate::events::{self, EventRecorder};
 use crate::metrics::{Metrics, Outcome};
+use crate::places::{Place, Places};
 
-/// Maximum size of a body in bytes: 5,000 whole nodes, from a scheduler that is not configured to
-/// send names (`nodeCacheCapable`).
-const MAX_BODY_BYTES: usize = 128 << 20;
+/// Largest body of a binding, in bytes: four names.
+const MAX_BINDING_BYTES: usize = 16 << 10;
+
+/// Decisions at a time. Each may need many times the size of its body.
+pub(crate) const MAX_DECISIONS: usize = 2;
 
 pub(crate) struct Handlers {
     pub cache: Arc<ClusterCache>,
@@ -31,6 +36,12 @@ pub(crate) struct Handlers {
     pub events: Arc<EventRecorder>,
     pub metrics: Arc<Metrics>,
     pub placement: Placement,
+    /// Accept whole nodes.
+    pub whole_nodes: bool,
+    /// Places of requests that may have a large body or a large reply.
+    pub large_requests: Arc<Places>,
+    pub decisions: Semaphore,
+    pub limits: Limits,
 }
 
 pub(crate) fn router(handlers: Arc<Handlers>) -> Router {
@@ -39,7 +50,6 @@ pub(crate) fn router(handlers: Arc<Handlers>) -> Router {
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .fallback(call)
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(handlers)
 }
 
@@ -50,83 +60,134 @@ async fn ready(State(handlers): State<Arc<Handlers>>) -> (StatusCode, String) {
     }
 }
 
-async fn metrics(State(handlers): State<Arc<Handlers>>) -> Response {
+async fn metrics(State(handlers): State<Arc<Handlers>>) -> Reply {
     handlers.metrics.count_objects(&handlers.cache.read());
-    answer(
-        StatusCode::OK,
-        "application/openmetrics-text; version=1.0.0; charset=utf-8",
-        handlers.metrics.text(),
-    )
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Reply { status: StatusCode::OK, kind, text: handlers.metrics.text() }
 }
 
 async fn call(
     State(handlers): State<Arc<Handlers>>,
+    Extension(connection): Extension<Connection>,
     method: Method,
     uri: Uri,
-    body: Bytes,
+    body: Body,
 ) -> Response {
     let started = Instant::now();
     let Some(call) = Call::of(method.as_str(), uri.path()) else {
         let others = ["GET", "POST"].into_iter().any(|other| Call::of(other, uri.path()).is_some());
         let status = if others { StatusCode::METHOD_NOT_ALLOWED } else { StatusCode::NOT_FOUND };
-        return answer(status, "text/plain", format!("no {method} {}\n", uri.path()));
+        return Reply::text(status, format!("no {method} {}\n", uri.path())).into_response();
+    };
+    if !connection.is_authorized() {
+        let text = "a client certificate is required\n".to_owned();
+        return Reply::text(StatusCode::UNAUTHORIZED, text).into_response();
+    }
+    let (verb, is_large) = match call {
+        Call::Version => ("version", false),
+        Call::Filter => ("filter", true),
+        Call::Prioritize => ("prioritize", true),
+        Call::Inspect(_) => ("inspect", true),
+        Call::Bind => ("bind", false),
+    };
+    let place = is_large.then(|| connection.take(&handlers.large_requests));
+    let limit = if is_large { handlers.limits.body_bytes } else { MAX_BINDING_BYTES };
+    let body = match timeout(handlers.limits.body, read(body, limit)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(reply)) => return reply.into_response(),
+        Err(_) => {
+            let limit = handlers.limits.body.as_secs();
+            let text = format!("the body did not arrive within {limit} s\n");
+            return Reply::text(StatusCode::REQUEST_TIMEOUT, text).into_response();
+        }
     };
     // Shows what a scheduler sends.
     trace!(path = uri.path(), body = %String::from_utf8_lossy(&body), "request");
-    let (verb, response) = match call {
-        Call::Version => {
-            return answer(StatusCode::OK, "text/plain", extender::version().to_owned());
-        }
-        Call::Filter => ("filter", handlers.filter(&body)),
-        Call::Prioritize => ("prioritize", handlers.prioritize(&body)),
-        Call::Inspect(node) => ("inspect", handlers.inspect(node)),
+    // Held until the reply is made. The semaphore is never closed.
+    let _decision = if is_large { handlers.decisions.acquire().await.ok() } else { None };
+    let reply = match call {
+        Call::Version => Reply::text(StatusCode::OK, extender::version().to_owned()),
+        Call::Filter => handlers.filter(&body),
+        Call::Prioritize => handlers.prioritize(&body),
+        Call::Inspect(node) => handlers.inspect(node),
         Call::Bind => {
             // A binding completes even if the client disconnects.
             let task = Arc::clone(&handlers);
             let bound = tokio::spawn(async move { task.bind(&body).await }).await;
-            ("bind", bound.unwrap_or_else(|error| refused(format!("the binding failed: {error}"))))
+            bound.unwrap_or_else(|error| refused(format!("the binding failed: {error}")))
         }
     };
     handlers.metrics.took(verb, started.elapsed());
-    response
+    reply.keeping(place)
+}
+
+/// Reads a body of at most `limit` bytes.
+async fn read(body: Body, limit: usize) -> Result<Vec<u8>, Reply> {
+    let announced = body.size_hint().lower();
+    // Memory that is not written is not used.
+    let capacity = usize::try_from(announced).unwrap_or(limit).min(limit);
+    let (mut body, mut read) = (Limited::new(body, limit), Vec::with_capacity(capacity));
+    // Frames are copied: one of a single byte would keep a whole buffer.
+    while let Some(frame) = body.frame().await {
+        match frame {
+            Ok(frame) => read.extend_from_slice(&frame.into_data().unwrap_or_default()),
+            Err(error) if error.is::<LengthLimitError>() => {
+                let text = format!(
+                    "the body has more than {limit} bytes; is nodeCacheCapable true in the \
+                     scheduler's configuration?\n"
+                );
+                return Err(Reply::text(StatusCode::PAYLOAD_TOO_LARGE, text));
+            }
+            Err(error) => {
+                let text = format!("the body cannot be read: {error}\n");
+                return Err(Reply::text(StatusCode::BAD_REQUEST, text));
+            }
+        }
+    }
+    Ok(read)
 }
 
 impl Handlers {
-    fn filter(&self, body: &[u8]) -> Response {
+    fn filter(&self, body: &[u8]) -> Reply {
         let fails = |error: String| json(&Filtered { error, ..Filtered::default() });
-        let candidates: Candidates = match extender::decode(body) {
-            Ok(candidates) => candidates,
-            Err(refusal) => return fails(refusal.to_string()),
-        };
         if !self.cache.is_listed() {
             return fails("the cluster has not been listed yet; try again".to_owned());
         }
-        if let Some(pod) = &candidates.pod {
-            self.report_request(pod);
-        }
-        let filtered = extender::filter(&self.cache.read(), &candidates);
-        json(&filtered)
-    }
-
-    fn prioritize(&self, body: &[u8]) -> Response {
-        match extender::decode::<Candidates>(body) {
-            Ok(candidates) => {
-                json(&extender::prioritize(&self.cache.read(), &candidates, self.placement))
-            }
-            Err(refusal) => answer(StatusCode::BAD_REQUEST, "text/plain", refusal.to_string()),
+        let cluster = self.cache.read();
+        match extender::candidates(body, self.whole_nodes, &cluster) {
+            Ok(candidates) => json(&extender::filter(&cluster, &candidates)),
+            Err(refusal) => fails(refusal.to_string()),
         }
     }
 
-    fn inspect(&self, node: Option<&str>) -> Response {
+    fn prioritize(&self, body: &[u8]) -> Reply {
+        let cluster = self.cache.read();
+        match extender::candidates(body, self.whole_nodes, &cluster) {
+            Ok(candidates) => json(&extender::prioritize(&cluster, &candidates, self.placement)),
+            Err(refusal) => Reply::text(StatusCode::BAD_REQUEST, refusal.to_string()),
+        }
+    }
+
+    fn inspect(&self, node: Option<&str>) -> Reply {
         json(&extender::inspect(&self.cache.read(), node))
     }
 
-    async fn bind(&self, body: &[u8]) -> Response {
+    async fn bind(&self, body: &[u8]) -> Reply {
         let binding: Binding = match extender::decode(body) {
             Ok(binding) => binding,
             Err(refusal) => return refused(refusal.to_string()),
         };
-        let error = match self.binder.bind(&binding).await {
+        let outcome = self.binder.bind(&binding).await;
+        // Only of pods and nodes that exist, and with what the API server says of them: any client
+        // may send a request.
+        let (pod, is_node) = {
+            let cluster = self.cache.read();
+            (cluster.pod(&binding.pod_uid).cloned(), cluster.node(&binding.node).is_some())
+        };
+        if let Some(pod) = &pod {
+            self.events.report_request(pod);
+        }
+        let error = match outcome {
             Ok(()) => {
                 self.metrics.bound(Outcome::Bound);
                 return json(&Bound::default());
@@ -137,52 +198,68 @@ impl Handlers {
             BindError::Refused(_) => Outcome::Refused,
             BindError::Failed(..) => Outcome::Failed,
         });
-        let pod = format!("{}/{}", binding.pod_namespace, binding.pod_name);
-        warn!(pod, node = binding.node, %error, "not bound");
+        let title = format!("{}/{}", binding.pod_namespace, binding.pod_name);
+        warn!(pod = title, node = binding.node, %error, "not bound");
         // kube-scheduler reports only the status of the reply, not its text.
-        let known = self.cache.read().pod(&binding.pod_uid).cloned();
-        if let Some(pod_request) = known {
+        if let Some(pod) = pod.filter(|pod| is_node && pod.title() == title) {
             let message = format!("on node `{}`: {error}", binding.node);
-            self.events.warn(&pod_request, events::NOT_BOUND, &message);
+            self.events.warn(&pod, events::NOT_BOUND, &message);
         }
         refused(error.to_string())
     }
+}
 
-    /// Reports an invalid request or ignored labels as events on the pod.
-    fn report_request(&self, pod: &Pod) {
-        let dialects = self.cache.read().dialects();
-        let Some(pod_request) = PodRequest::of(pod, dialects) else { return };
-        match pod_request.resource_request() {
-            Err(refusal) => {
-                debug!(pod = pod_request.title(), %refusal, "refused");
-                self.events.warn(&pod_request, events::REFUSED, refusal.message());
-            }
-            Ok(request) => {
-                for note in &request.notes {
-                    self.events.note(&pod_request, events::LABEL_IGNORED, note);
-                }
-            }
-        }
+/// A reply, before it is sent.
+struct Reply {
+    status: StatusCode,
+    kind: &'static str,
+    text: String,
+}
+
+impl Reply {
+    fn text(status: StatusCode, text: String) -> Self {
+        Self { status, kind: "text/plain", text }
+    }
+
+    /// Returns the response. It keeps the request's place until it is written.
+    fn keeping(self, place: Option<Place>) -> Response {
+        let Self { status, kind, text } = self;
+        let mut response =
+            Response::new(Body::from(Bytes::from_owner(Kept { text, _place: place })));
+        *response.status_mut() = status;
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+        response
+    }
+}
+
+impl IntoResponse for Reply {
+    fn into_response(self) -> Response {
+        self.keeping(None)
+    }
+}
+
+/// The text of a reply, and the place of its request.
+struct Kept {
+    text: String,
+    _place: Option<Place>,
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
     }
 }
 
 /// Returns gpushare's reply for a pod that was not bound.
-fn refused(error: String) -> Response {
-    let mut response = json(&Bound { error });
-    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-    response
+fn refused(error: String) -> Reply {
+    let mut reply = json(&Bound { error });
+    reply.status = StatusCode::INTERNAL_SERVER_ERROR;
+    reply
 }
 
-fn json(value: &impl serde::Serialize) -> Response {
+fn json(value: &impl serde::Serialize) -> Reply {
     match to_string(value) {
-        Ok(text) => answer(StatusCode::OK, "application/json", text),
-        Err(error) => answer(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", error.to_string()),
+        Ok(text) => Reply { status: StatusCode::OK, kind: "application/json", text },
+        Err(error) => Reply::text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
-}
-
-fn answer(status: StatusCode, kind: &'static str, text: String) -> Response {
-    let mut response = Response::new(Body::from(text));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
 }

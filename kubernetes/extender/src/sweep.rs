@@ -49,9 +49,13 @@ async fn withdraw(api: &Api, cache: &ClusterCache) {
     }
 }
 
-/// Reports edited annotations, pods that bypassed the extender, and invalid labels of nodes.
+/// Reports invalid requests, edited annotations, pods that bypassed the extender, and invalid
+/// labels of nodes.
 fn record_events(cache: &ClusterCache, events: &EventRecorder) {
     let cluster = cache.read();
+    for pod in cluster.pods().filter(|pod| pod.bound.is_none()) {
+        events.report_request(pod);
+    }
     for holder in cluster
         .nodes()
         .flat_map(|(_, accounting)| &accounting.holders)

@@ -1,31 +1,20 @@
-//! TLS: accepts connections, and reloads certificates when their files change.
+//! TLS: the extender's certificate and key, read again when their files change.
 
 use std::fs;
-use std::io;
-use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
-use axum::serve::Listener;
 use rustls::RootCertStore;
 use rustls::ServerConfig;
+use rustls::ServerConnection;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
-use tracing::{debug, info, warn};
-
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Maximum number of accepted connections that wait to be served.
-const MAX_PENDING_CONNECTIONS: usize = 64;
+use tracing::{info, warn};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
@@ -54,7 +43,16 @@ impl Identity {
         Ok(Self { files, now: Mutex::new(now) })
     }
 
-    /// Returns the configuration for a new connection.
+    /// Returns what accepts a new connection, with the files as they are now.
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.current())
+    }
+
+    /// Returns whether the client of a connection has shown a certificate, if it must.
+    pub(crate) fn has_authorized(&self, connection: &ServerConnection) -> bool {
+        self.files.client_ca.is_none() || connection.peer_certificates().is_some()
+    }
+
     fn current(&self) -> Arc<ServerConfig> {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         let stamp = self.files.stamp();
@@ -104,6 +102,8 @@ impl Files {
                 }
                 let verifier =
                     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                        // Probes of the kubelet have none: `Identity::has_authorized`.
+                        .allow_unauthenticated()
                         .build()?;
                 builder.with_client_cert_verifier(verifier)
             }
@@ -126,65 +126,4 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
         .with_context(invalid)?;
     anyhow::ensure!(!found.is_empty(), invalid());
     Ok(found)
-}
-
-/// Connections after their TLS handshake. A slow handshake does not delay other connections.
-pub(crate) struct TlsListener {
-    address: SocketAddr,
-    ready: Receiver<(TlsStream<TcpStream>, SocketAddr)>,
-}
-
-impl TlsListener {
-    /// Accepts connections from `listener`.
-    ///
-    /// # Errors
-    /// The listener has no address.
-    pub(crate) fn new(listener: TcpListener, identity: Identity) -> io::Result<Self> {
-        let address = listener.local_addr()?;
-        let (sender, ready) = channel(MAX_PENDING_CONNECTIONS);
-        tokio::spawn(accept_all(listener, identity, sender));
-        Ok(Self { address, ready })
-    }
-}
-
-async fn accept_all(
-    mut listener: TcpListener,
-    identity: Identity,
-    ready: Sender<(TlsStream<TcpStream>, SocketAddr)>,
-) {
-    while !ready.is_closed() {
-        let accepted = tokio::select! {
-            accepted = Listener::accept(&mut listener) => accepted,
-            () = ready.closed() => return,
-        };
-        let (stream, address) = accepted;
-        let _ = stream.set_nodelay(true);
-        let acceptor = TlsAcceptor::from(identity.current());
-        let ready = ready.clone();
-        tokio::spawn(async move {
-            match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-                // Sending fails only during shutdown.
-                Ok(Ok(stream)) => drop(ready.send((stream, address)).await),
-                Ok(Err(error)) => debug!(%address, %error, "the TLS handshake failed"),
-                Err(_) => debug!(%address, "the TLS handshake timed out"),
-            }
-        });
-    }
-}
-
-impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        match self.ready.recv().await {
-            Some(connection) => connection,
-            // The sender lives as long as the process.
-            None => std::future::pending().await,
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.address)
-    }
 }

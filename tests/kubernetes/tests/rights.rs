@@ -202,10 +202,9 @@ fn rights_of_the_extender_are_those_it_uses() {
     // taken, too.
     let wrong = server
         .put("pods", objects::pod_with("test", "wrong", &json!({"aliyun.com/gpu-mem": "-1"})));
-    let _ = extender.filter(&wrong, &["one"]);
     until_holds("an event is created", || requested("POST", "/events"));
     let second = Extender::start(&server, folder.path(), &[] as &[&str]);
-    let _ = second.filter(&wrong, &["one"]);
+    assert_eq!(second.bind(&wrong, "one").status, 500);
     until_holds("the event is counted on", || requested("PATCH", "/events/"));
     let _ = second.end();
     let _ = extender.end();

@@ -191,3 +191,21 @@ fn inspect_reply_equals_that_of_gpushare() {
     );
     assert_eq!(inspect(&cluster, Some("n3")).nodes.len(), 1);
 }
+
+/// Any client that reaches the extender may send a body.
+#[test]
+fn request_that_would_need_many_times_its_size_is_refused() {
+    let cluster = cluster(&[node("n1", "GiB", &[15109])], &[]);
+    let read =
+        |body: &Value, whole_nodes| candidates(body.to_string().as_bytes(), whole_nodes, &cluster);
+    let names = |count: usize| json!({"Pod": {}, "NodeNames": vec!["n"; count]});
+    assert_eq!(read(&names(1002), false).unwrap().node_names.unwrap().len(), 1002);
+    assert_eq!(
+        read(&names(1003), false).unwrap_err().message(),
+        "the request names 1003 nodes, but the cluster has 1"
+    );
+    let whole = json!({"Pod": {}, "Nodes": {"items": [{"metadata": {"name": "n1"}}]}});
+    assert!(read(&whole, false).unwrap_err().message().contains("--whole-nodes"));
+    assert_eq!(read(&whole, true).unwrap().nodes.unwrap().items.len(), 1);
+    assert!(read(&json!({"Pod": {}, "Nodes": null}), false).is_ok());
+}

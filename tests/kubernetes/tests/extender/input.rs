@@ -109,6 +109,36 @@ fn unknown_label_of_a_pod_has_an_event() {
     );
 }
 
+/// Any client that reaches the extender may name pods and nodes that do not exist, or describe
+/// those that exist as it likes.
+#[test]
+fn forged_requests_write_no_events() {
+    let fixture = Fixture::with(&[node("n1", &[15109])]);
+    let extender = fixture.extender();
+    let real = fixture.pod(pod("test", "real", 2));
+    until_holds("the pod is known", || extender.bind(&real, "forged-0").status == 500);
+    let mut forged = labelled("forged", &json!({MEMORY: "-2"}), &json!({}));
+    for number in 0..50 {
+        forged["metadata"]["uid"] = json!(format!("forged-{number}"));
+        assert_eq!(extender.filter(&forged, &["n1"])["NodeNames"], json!([]));
+        assert_eq!(extender.bind(&forged, "n1").status, 500);
+        assert_eq!(extender.bind(&real, &format!("forged-{number}")).status, 500);
+        let mut altered = real.clone();
+        altered["metadata"]["labels"] = json!({format!("aliyun.com/gpu-{number}"): "1"});
+        assert_eq!(extender.filter(&altered, &["n1"])["NodeNames"], json!(["n1"]));
+        altered["metadata"]["name"] = json!("other");
+        assert_eq!(extender.bind(&altered, "n1").status, 500);
+    }
+    // Events are written in their order.
+    let invalid = fixture.pod(labelled("invalid", &json!({MEMORY: "-2"}), &json!({})));
+    fixture.event(&invalid, "GpuRequestRefused");
+    let events = fixture.server.objects("events").into_iter();
+    let others: Vec<Value> = events
+        .filter(|event| event["involvedObject"]["uid"] != invalid["metadata"]["uid"])
+        .collect();
+    assert_eq!(others.len(), 0, "{others:?}");
+}
+
 #[test]
 fn unknown_label_of_a_node_has_an_event() {
     let mut misspelt = node("n1", &[15109, 15109]);
@@ -194,6 +224,8 @@ fn hami_resources_are_read_when_enabled() {
     // Without HAMi's webhook the number of GPUs is missing.
     let part = fixture.pod(pod_with("test", "part", &json!({"nvidia.com/gpumem": "4096"})));
     assert_eq!(extender.filter(&part, &["n1"])["NodeNames"], json!([]));
+    // The leader is the other one, so only the binding reports it.
+    assert_eq!(extender.bind(&part, "n1").status, 500);
     assert!(fixture.event(&part, "GpuRequestRefused").contains("request `nvidia.com/gpu: 1`"));
     fixture.wait_for_units(&extender, "n1", 8);
     assert_eq!(crate::used(&plain, "n1"), 0);

@@ -42,7 +42,11 @@ fn filter_of_a_scheduler_is_answered_byte_for_byte() {
 #[test]
 fn filter_returns_whole_nodes_unchanged() {
     let fixture = golden_setup();
-    let extender = fixture.extender();
+    let plain = fixture.extender();
+    let refused =
+        plain.connection().request("POST", "/gpushare-scheduler/filter", WHOLE_NODES).json();
+    assert!(refused["Error"].as_str().unwrap().contains("nodeCacheCapable: true"), "{refused}");
+    let extender = Extender::start(&fixture.server, fixture.folder(), &["--whole-nodes"]);
     let sent: Value = serde_json::from_str(WHOLE_NODES).unwrap();
     let reply =
         extender.connection().request("POST", "/gpushare-scheduler/filter", WHOLE_NODES).json();

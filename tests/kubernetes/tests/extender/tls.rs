@@ -47,6 +47,15 @@ impl Authority {
     /// Sends a request to a server with a certificate of this authority, with a client certificate
     /// if there is one. Returns the status.
     fn call(&self, extender: &Extender, own: Option<&(PathBuf, PathBuf)>) -> std::io::Result<u16> {
+        self.call_at("/readyz", extender, own)
+    }
+
+    fn call_at(
+        &self,
+        path: &str,
+        extender: &Extender,
+        own: Option<&(PathBuf, PathBuf)>,
+    ) -> std::io::Result<u16> {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -66,7 +75,7 @@ impl Authority {
         let client =
             ClientConnection::new(Arc::new(config), "extender".try_into().unwrap()).unwrap();
         let line = StreamOwned::new(client, connect(extender.address())?);
-        Ok(Connection::over(line).try_request("GET", "/readyz", "")?.status)
+        Ok(Connection::over(line).try_request("GET", path, "")?.status)
     }
 }
 
@@ -110,7 +119,14 @@ fn client_without_a_certificate_is_refused() {
     until_holds("it is ready", || {
         ours.call(&extender, Some(&scheduler)).is_ok_and(|status| status == 200)
     });
-    assert!(ours.call(&extender, None).is_err());
+    let inspect = "/gpushare-scheduler/inspect";
+    assert_eq!(ours.call_at(inspect, &extender, Some(&scheduler)).unwrap(), 200);
+    // The kubelet's probes have no certificate.
+    for (path, status) in
+        [("/readyz", 200), ("/healthz", 200), ("/metrics", 200), (inspect, 401), ("/version", 401)]
+    {
+        assert_eq!(ours.call_at(path, &extender, None).unwrap(), status, "{path}");
+    }
     let anonymous = foreign.write(fixture.folder(), "foreign");
     assert!(ours.call(&extender, Some(&anonymous)).is_err());
 }
