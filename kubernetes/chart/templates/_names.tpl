@@ -42,3 +42,60 @@ imagePullSecrets:
 {{- define "cgpu.selector" -}}
 {{- range $name, $value := .Values.nodeSelector }}{{ $name }}={{ $value }} {{ end }}
 {{- end }}
+
+{{/*
+Variables of admission policies: the annotations of pods that the extender writes, and those that the
+device plugin writes.
+*/}}
+{{- define "cgpu.annotations" -}}
+- name: claim
+  expression: >-
+    ["ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_DEV", "ALIYUN_COM_GPU_MEM_POD",
+    "ALIYUN_COM_GPU_MEM_ASSIGNED", "ALIYUN_COM_GPU_MEM_ASSUME_TIME",
+    "scheduler.framework.gpushare.allocation", "cgpu.dev/node"]
+- name: given
+  expression: '["ALIYUN_COM_GPU_MEM_ASSIGNED", "cgpu.dev/slices"]'
+{{- end }}
+
+{{/* Variables of admission policies: cgpu's accounts, and the node that the token names. */}}
+{{- define "cgpu.accounts" -}}
+{{- $account := printf "request.userInfo.username == \"system:serviceaccount:%s:" .Release.Namespace }}
+- name: isExtender
+  expression: '{{ $account }}cgpu-scheduler-extender"'
+- name: isPlugin
+  expression: '{{ $account }}cgpu-device-plugin"'
+- name: ownNode
+  expression: >-
+    has(request.userInfo.extra) &&
+    "authentication.kubernetes.io/node-name" in request.userInfo.extra ?
+    request.userInfo.extra["authentication.kubernetes.io/node-name"][0] : ""
+{{- end }}
+
+{{/* Where the extender's certificates come from: `own`, `generated`, or empty without TLS. */}}
+{{- define "cgpu.tls" -}}
+{{- if .Values.extender.tls.secretName -}}
+own
+{{- else if .Values.extender.tls.clientSecretName -}}
+{{- fail "extender.tls.clientSecretName needs extender.tls.secretName" -}}
+{{- else if .Values.extender.tls.generate -}}
+generated
+{{- end -}}
+{{- end }}
+
+{{/* The secret with the extender's certificate; empty without TLS. */}}
+{{- define "cgpu.serverSecret" -}}
+{{- if eq (include "cgpu.tls" .) "generated" -}}
+cgpu-scheduler-extender-tls
+{{- else -}}
+{{- .Values.extender.tls.secretName -}}
+{{- end -}}
+{{- end }}
+
+{{/* The secret with the scheduler's certificate; empty if clients need none. */}}
+{{- define "cgpu.clientSecret" -}}
+{{- if eq (include "cgpu.tls" .) "generated" -}}
+cgpu-scheduler-client-tls
+{{- else -}}
+{{- .Values.extender.tls.clientSecretName -}}
+{{- end -}}
+{{- end }}

@@ -71,10 +71,26 @@ impl Connection {
     /// # Errors
     /// The connection breaks, or the answer is not HTTP.
     pub fn try_request(&mut self, method: &str, path: &str, body: &str) -> std::io::Result<Reply> {
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: extender\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        );
+        let headers = [("Content-Type", "application/json".to_owned())];
+        self.request_with(method, path, &headers, body)
+    }
+
+    /// Sends a request with these headers and waits for the answer.
+    ///
+    /// # Errors
+    /// The connection breaks, or the answer is not HTTP.
+    pub fn request_with(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, String)],
+        body: &str,
+    ) -> std::io::Result<Reply> {
+        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: extender\r\n");
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
         let stream = self.stream.get_mut();
         stream.write_all(&[head.as_bytes(), body.as_bytes()].concat())?;
         stream.flush()?;
@@ -82,20 +98,35 @@ impl Connection {
         let malformed = || std::io::Error::other(format!("not HTTP: {status:?}"));
         let number =
             status.split(' ').nth(1).and_then(|text| text.parse().ok()).ok_or_else(malformed)?;
-        let mut length = 0;
+        let (mut length, mut is_chunked) = (0, false);
         loop {
             let header = self.read_line()?;
             if header.is_empty() {
                 break;
             }
-            if let Some((name, value)) = header.split_once(':')
-                && name.eq_ignore_ascii_case("content-length")
-            {
+            let (name, value) = header.split_once(':').unwrap_or((&header, ""));
+            if name.eq_ignore_ascii_case("content-length") {
                 length = value.trim().parse().map_err(std::io::Error::other)?;
             }
+            is_chunked |= name.eq_ignore_ascii_case("transfer-encoding");
         }
-        let mut text = vec![0; length];
-        self.stream.read_exact(&mut text)?;
+        let mut text = Vec::new();
+        loop {
+            if is_chunked {
+                length =
+                    usize::from_str_radix(&self.read_line()?, 16).map_err(std::io::Error::other)?;
+            }
+            let begins = text.len();
+            text.resize(begins + length, 0);
+            self.stream.read_exact(&mut text[begins..])?;
+            if !is_chunked {
+                break;
+            }
+            self.read_line()?;
+            if length == 0 {
+                break;
+            }
+        }
         Ok(Reply { status: number, text: String::from_utf8_lossy(&text).into_owned() })
     }
 

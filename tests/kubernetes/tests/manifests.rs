@@ -18,8 +18,11 @@ use cgpu_kubernetes_core::object::Pod;
 use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::resource_request::ResourceRequest;
 use cgpu_kubernetes_core::unit::Unit;
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -73,6 +76,9 @@ fn helm() -> Option<PathBuf> {
     })
 }
 
+/// Settings of the manifests: what every cluster applies has no private keys.
+const FOR_ALL: [&str; 1] = ["extender.tls.generate=false"];
+
 /// Renders the chart for a cluster of this version with these settings.
 fn render(helm: &Path, version: &str, settings: &[&str]) -> String {
     let mut command = Command::new(helm);
@@ -92,7 +98,7 @@ fn manifests_equal_the_rendered_chart() {
     let path = folder().join("manifests/cgpu.yaml");
     let helm = helm();
     if let (Some(helm), true) = (&helm, std::env::var_os("BLESS").is_some()) {
-        fs::write(&path, head.clone() + &render(helm, "1.36.0", &[])).expect("the manifests");
+        fs::write(&path, head.clone() + &render(helm, "1.36.0", &FOR_ALL)).expect("the manifests");
     }
     let text = rendered();
     assert!(
@@ -107,7 +113,7 @@ fn manifests_equal_the_rendered_chart() {
         );
     };
     assert!(
-        text == head + &render(&helm, "1.36.0", &[]),
+        text == head + &render(&helm, "1.36.0", &FOR_ALL),
         "kubernetes/manifests/cgpu.yaml is not what helm renders"
     );
 }
@@ -219,8 +225,11 @@ fn check_fields(object: &Value) {
         "Role" => known::<Role>(object),
         "RoleBinding" => known::<RoleBinding>(object),
         "RuntimeClass" => known::<RuntimeClass>(object),
+        "Secret" => known::<Secret>(object),
         "Service" => known::<Service>(object),
         "ServiceAccount" => known::<ServiceAccount>(object),
+        "ValidatingAdmissionPolicy" => known::<ValidatingAdmissionPolicy>(object),
+        "ValidatingAdmissionPolicyBinding" => known::<ValidatingAdmissionPolicyBinding>(object),
         other => panic!("no test for objects of kind {other}"),
     };
     assert_eq!(&read, object);
@@ -275,10 +284,15 @@ fn other_settings_render_only_known_names() {
     let Some(helm) = helm() else {
         return skip("other_settings_render_only_known_names", "helm", "no helm");
     };
-    let tls = "extender.tls.secretName=cgpu-tls";
+    let [tls, client] =
+        ["extender.tls.secretName=cgpu-tls", "extender.tls.clientSecretName=cgpu-client"];
     for (version, settings, hami) in [
         ("1.23.0", &["memoryUnit=128MiB", "hami=true"][..], true),
-        ("1.30.0", &[tls, "extender.service.type=NodePort", "extender.placement=spread"], false),
+        (
+            "1.30.0",
+            &[tls, client, "extender.service.type=NodePort", "extender.placement=spread"],
+            false,
+        ),
         (
             "1.36.0",
             &["scheduler.enabled=false", "node.enabled=false", "runtimeClass.create=false"],
@@ -312,6 +326,76 @@ fn other_settings_render_only_known_names() {
             let reported = configuration(&objects);
             assert_eq!(reported["apiVersion"], format!("kubescheduler.config.k8s.io/{version}"));
         }
+    }
+}
+
+/// The secrets that the scheduler and the extender mount, as rendered with these settings.
+fn tls_secrets(objects: &[Value]) -> [Option<String>; 2] {
+    ["cgpu-scheduler", "cgpu-scheduler-extender"].map(|name| {
+        let pod = &find(objects, "Deployment", name)["spec"]["template"]["spec"];
+        let mut volumes = pod["volumes"].as_array().into_iter().flatten();
+        let secret = volumes.find_map(|volume| volume["secret"]["secretName"].as_str());
+        secret.map(str::to_owned)
+    })
+}
+
+#[test]
+fn scheduler_shows_a_certificate_by_default() {
+    let Some(helm) = helm() else {
+        return skip("scheduler_shows_a_certificate_by_default", "helm", "no helm");
+    };
+    let [server, client] = ["extender.tls.secretName=s", "extender.tls.clientSecretName=c"];
+    let generated = ["cgpu-scheduler-client-tls", "cgpu-scheduler-extender-tls"];
+    for (settings, secrets, certificates) in [
+        (&[][..], generated.map(Some), true),
+        (&["extender.service.type=NodePort"], generated.map(Some), true),
+        (&[server, client], [Some("c"), Some("s")], true),
+        (&[server], [Some("s"), Some("s")], false),
+        (&FOR_ALL, [None, None], false),
+    ] {
+        let objects = documents(&render(&helm, "1.36.0", settings));
+        check(&objects, false);
+        assert_eq!(tls_secrets(&objects), secrets.map(|name| name.map(str::to_owned)));
+        let extender = &configuration(&objects)["extenders"][0];
+        let is_tls = secrets[1].is_some();
+        assert_eq!(extender["enableHTTPS"], json!(is_tls), "{settings:?}");
+        let url = extender["urlPrefix"].as_str().expect("an address");
+        assert_eq!(url.starts_with("https://"), is_tls, "{settings:?}");
+        let tls = &extender["tlsConfig"];
+        assert_eq!((tls["caFile"].is_string(), tls["keyFile"].is_string()), (is_tls, certificates));
+        let (_, container) = containers(&objects)
+            .into_iter()
+            .find(|(name, _)| name == "cgpu-scheduler-extender")
+            .expect("the extender");
+        let arguments = texts(&container["args"]);
+        assert_eq!(arguments.iter().any(|it| it == "--tls-client-ca=/tls/ca.crt"), certificates);
+        let made = objects.iter().filter(|it| it["kind"] == "Secret").count();
+        assert_eq!(made, if secrets == generated.map(Some) { 2 } else { 0 }, "{settings:?}");
+    }
+    // Every client of a node reaches a NodePort.
+    for settings in [
+        &["extender.service.type=NodePort", FOR_ALL[0]][..],
+        &["extender.service.type=NodePort", server],
+        &[client],
+    ] {
+        let mut command = Command::new(&helm);
+        command.args(["template", "cgpu"]).arg(folder().join("chart"));
+        command.args(settings.iter().flat_map(|setting| ["--set", setting]));
+        assert_ne!(Child::start(command).finish().code(), Some(0), "{settings:?}");
+    }
+}
+
+#[test]
+fn admission_policies_need_their_api() {
+    let Some(helm) = helm() else {
+        return skip("admission_policies_need_their_api", "helm", "no helm");
+    };
+    for (version, settings, policies) in
+        [("1.29.5", &[][..], 0), ("1.30.0", &[], 6), ("1.36.0", &["admissionPolicies=false"], 0)]
+    {
+        let objects = documents(&render(&helm, version, settings));
+        let is_policy = |it: &&Value| it["apiVersion"] == "admissionregistration.k8s.io/v1";
+        assert_eq!(objects.iter().filter(is_policy).count(), policies, "{version} {settings:?}");
     }
 }
 

@@ -179,15 +179,21 @@ fn second_scheduling(kubeconfig: &Path) -> String {
     format!("{text}clientConnection:\n  kubeconfig: {}\n", kubeconfig.display())
 }
 
-/// Returns our example for a cluster's own kube-scheduler, adapted to this one.
+/// Returns our example for a cluster's own kube-scheduler, adapted to this one and to an extender
+/// without TLS, as in our manifests.
 fn scheduling(kubeconfig: &Path) -> String {
     let example = include_str!("../../../../kubernetes/examples/control-plane.yaml");
     let path = "/etc/kubernetes/scheduler.conf";
     assert!(
-        example.contains(path) && example.contains(&format!("http://127.0.0.1:{EXTENDER}/")),
+        example.contains(path) && example.contains(&format!("https://127.0.0.1:{EXTENDER}/")),
         "{example}"
     );
-    example.replace(path, &kubeconfig.to_string_lossy())
+    let is_tls =
+        |line: &&str| ["tlsConfig:", "/etc/kubernetes/cgpu/"].iter().any(|it| line.contains(it));
+    let plain: Vec<&str> = example.lines().filter(|line| !is_tls(line)).collect();
+    let plain = plain.join("\n").replace("https://", "http://");
+    let plain = plain.replace("enableHTTPS: true", "enableHTTPS: false");
+    plain.replace(path, &kubeconfig.to_string_lossy())
 }
 
 /// The extender's port on the control plane's machine in that example.

@@ -1,0 +1,170 @@
+//! A real etcd and API server, without nodes and controllers, behind `kubectl proxy`.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cgpu_e2e::{Child, skip};
+use cgpu_kubernetes_tests::http::{Connection, Reply};
+use cgpu_kubernetes_tests::wait::{until, until_holds};
+use rcgen::KeyPair;
+use serde_json::{Value, json};
+
+use crate::policy_objects;
+use crate::requests::{Operation, Request, User, objects, requests};
+
+const ADMINISTRATOR: User = User { name: "admin", node: None };
+
+fn program(name: &str) -> Option<PathBuf> {
+    let given = std::env::var_os(format!("TEST_ASSET_{name}")).map(PathBuf::from);
+    given.filter(|path| path.is_file())
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+struct ApiServer {
+    proxy: SocketAddr,
+    _children: [Child; 3],
+}
+
+impl ApiServer {
+    /// Starts it with the data in `folder`; all users may do all that the policies allow.
+    fn start(etcd: &Path, api_server: &Path, kubectl: &Path, folder: &Path) -> Self {
+        let at = |name: &str| folder.join(name).to_string_lossy().into_owned();
+        let [clients, peers, secure, proxy] = std::array::from_fn(|_| free_port());
+        let mut command = Command::new(etcd);
+        let (clients, peers) =
+            (format!("http://127.0.0.1:{clients}"), format!("http://127.0.0.1:{peers}"));
+        command.args(["--name=default", &format!("--data-dir={}", at("etcd"))]);
+        for flag in ["listen-client-urls", "advertise-client-urls"] {
+            command.arg(format!("--{flag}={clients}"));
+        }
+        for flag in ["listen-peer-urls", "initial-advertise-peer-urls"] {
+            command.arg(format!("--{flag}={peers}"));
+        }
+        command.arg(format!("--initial-cluster=default={peers}"));
+        let etcd = Child::start(command);
+
+        let key = KeyPair::generate().expect("a key").serialize_pem();
+        std::fs::write(at("key"), key).expect("a file");
+        std::fs::write(at("tokens"), "secret,admin,1,system:masters\n").expect("a file");
+        let mut command = Command::new(api_server);
+        command.args([
+            &format!("--etcd-servers={clients}"),
+            &format!("--secure-port={secure}"),
+            "--bind-address=127.0.0.1",
+            &format!("--cert-dir={}", at("certificates")),
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--authorization-mode=AlwaysAllow",
+            "--disable-admission-plugins=ServiceAccount",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            &format!("--service-account-key-file={}", at("key")),
+            &format!("--service-account-signing-key-file={}", at("key")),
+            &format!("--token-auth-file={}", at("tokens")),
+        ]);
+        let api_server = Child::start(command);
+
+        let mut command = Command::new(kubectl);
+        command.env("HOME", folder).env_remove("KUBECONFIG").args([
+            &format!("--server=https://127.0.0.1:{secure}"),
+            "--insecure-skip-tls-verify",
+            "--token=secret",
+            "proxy",
+            &format!("--port={proxy}"),
+            "--accept-hosts=.*",
+        ]);
+        let children = [etcd, api_server, Child::start(command)];
+        let proxy = SocketAddr::from(([127, 0, 0, 1], proxy));
+        until_holds("the API server is ready", || {
+            let Ok(stream) = cgpu_kubernetes_tests::http::connect(proxy) else { return false };
+            let reply = Connection::over(stream).try_request("GET", "/readyz", "");
+            reply.is_ok_and(|reply| reply.status == 200)
+        });
+        Self { proxy, _children: children }
+    }
+
+    fn send(&self, user: User, method: &str, path: &str, body: &Value) -> Reply {
+        let kind = if method == "PATCH" { "merge-patch+json" } else { "json" };
+        let mut headers = vec![("Content-Type", format!("application/{kind}"))];
+        headers.push(("Impersonate-User", user.name.to_owned()));
+        headers.extend(user.node.map(|node| {
+            ("Impersonate-Extra-authentication.kubernetes.io%2fnode-name", node.to_owned())
+        }));
+        let mut connection = Connection::to(self.proxy);
+        connection.request_with(method, path, &headers, &body.to_string()).expect("a reply")
+    }
+
+    /// Sends a request of the table, which changes nothing.
+    fn attempt(&self, request: &Request) -> Reply {
+        let (resource, part) = request.resource.split_once('/').unwrap_or((request.resource, ""));
+        let all = if resource == "nodes" {
+            "/api/v1/nodes".to_owned()
+        } else {
+            format!("/api/v1/namespaces/default/{resource}")
+        };
+        let part = if part.is_empty() { String::new() } else { format!("/{part}") };
+        let (method, path, body) = match &request.operation {
+            Operation::Create(object) if part.is_empty() => ("POST", all, object),
+            Operation::Create(object) => {
+                let name = object["metadata"]["name"].as_str().expect("a name");
+                ("POST", format!("{all}/{name}{part}"), object)
+            }
+            Operation::Update(name, patch) => ("PATCH", format!("{all}/{name}{part}"), patch),
+        };
+        self.send(request.user, method, &format!("{path}?dryRun=All"), body)
+    }
+}
+
+#[test]
+fn real_api_server_allows_and_refuses_the_requests_of_the_table() {
+    let test = "real_api_server_allows_and_refuses_the_requests_of_the_table";
+    let kubectl = program("KUBECTL").unwrap_or_else(|| PathBuf::from("kubectl"));
+    let (Some(etcd), Some(api_server)) = (program("ETCD"), program("KUBE_APISERVER")) else {
+        return skip(test, "cluster", "TEST_ASSET_ETCD or TEST_ASSET_KUBE_APISERVER is no program");
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = ApiServer::start(&etcd, &api_server, &kubectl, folder.path());
+    let create = |path: &str, object: &Value| {
+        let reply = server.send(ADMINISTRATOR, "POST", path, object);
+        assert_eq!(reply.status, 201, "{reply:?}");
+    };
+    until_holds("the namespace is there", || {
+        server.send(ADMINISTRATOR, "GET", "/api/v1/namespaces/default", &json!({})).status == 200
+    });
+    for object in objects() {
+        let kind = if object["kind"] == "Node" { "nodes" } else { "namespaces/default/pods" };
+        create(&format!("/api/v1/{kind}"), &object);
+    }
+    for object in policy_objects() {
+        let kind = object["kind"].as_str().expect("a kind").to_lowercase();
+        let kind = kind.replace("policy", "policies").replace("policiesbinding", "policybindings");
+        create(&format!("/apis/admissionregistration.k8s.io/v1/{kind}"), &object);
+    }
+    let requests = requests();
+    // The policies count as soon as the API server has read its own objects.
+    until("the policies count", || {
+        let wrong = requests
+            .iter()
+            .filter(|request| request.refused)
+            .find(|request| server.attempt(request).status < 300);
+        wrong.is_none().then_some(())
+    });
+    for request in &requests {
+        let reply = server.attempt(request);
+        let by_policy = reply.text.contains("ValidatingAdmissionPolicy 'cgpu-");
+        assert!(
+            if request.refused { reply.status == 422 && by_policy } else { reply.status < 300 },
+            "{request:#?}: {reply:?}"
+        );
+    }
+    let types = server.send(
+        ADMINISTRATOR,
+        "GET",
+        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+        &json!({}),
+    );
+    println!("{} requests; {}", requests.len(), types.json()["items"][0]["status"]);
+}
