@@ -22,11 +22,12 @@ use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod as CorePod, Secret, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -221,7 +222,10 @@ fn check_fields(object: &Value) {
         "DaemonSet" => known::<DaemonSet>(object),
         "Deployment" => known::<Deployment>(object),
         "NetworkPolicy" => known::<NetworkPolicy>(object),
+        "Pod" => known::<CorePod>(object),
         "PodDisruptionBudget" => known::<PodDisruptionBudget>(object),
+        "ResourceClaim" => known::<ResourceClaim>(object),
+        "ResourceClaimTemplate" => known::<ResourceClaimTemplate>(object),
         "Role" => known::<Role>(object),
         "RoleBinding" => known::<RoleBinding>(object),
         "RuntimeClass" => known::<RuntimeClass>(object),
@@ -490,6 +494,33 @@ fn policy_for_hami_covers_its_resources() {
         policy["spec"]["matchConditions"][0]["expression"],
         lacking.replacen(".map(", ".exists(", 1)
     );
+}
+
+/// Each file of claims can be applied by itself: pods find their claims in it.
+#[test]
+fn examples_of_claims_use_only_known_names() {
+    for entry in fs::read_dir(folder().join("examples/dra")).expect("examples").flatten() {
+        let objects = documents(&fs::read_to_string(entry.path()).expect("an example"));
+        check(&objects, false);
+        let claims = objects.iter().filter_map(|object| match object["kind"].as_str() {
+            Some("ResourceClaim") => Some(&object["spec"]),
+            Some("ResourceClaimTemplate") => Some(&object["spec"]["spec"]),
+            _ => None,
+        });
+        for request in claims.flat_map(|spec| spec["devices"]["requests"].as_array()).flatten() {
+            let class = request["exactly"]["deviceClassName"].as_str().expect("a class");
+            assert!(["cgpu", "cgpu-mig"].contains(&class), "{class}");
+        }
+        for pod in objects.iter().filter(|object| object["kind"] == "Pod") {
+            for claim in pod["spec"]["resourceClaims"].as_array().expect("claims") {
+                match (&claim["resourceClaimName"], &claim["resourceClaimTemplateName"]) {
+                    (Value::String(name), _) => find(&objects, "ResourceClaim", name),
+                    (_, Value::String(name)) => find(&objects, "ResourceClaimTemplate", name),
+                    names => panic!("{names:?}"),
+                };
+            }
+        }
+    }
 }
 
 #[test]
