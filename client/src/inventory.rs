@@ -21,6 +21,16 @@ pub struct HostDevice {
     pub is_partitioned: bool,
 }
 
+impl HostDevice {
+    /// Returns the driver's name of the device. The bytes of a UUID do not tell a MIG instance from
+    /// a GPU.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let name = self.uuid.to_string();
+        if self.id.is_instance() { name.replacen("GPU", "MIG", 1) } else { name }
+    }
+}
+
 /// The host's GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {

@@ -40,6 +40,7 @@ macro_rules! borders {
 
 borders!(
     arguments,
+    claims,
     configuration,
     control,
     doorbell,

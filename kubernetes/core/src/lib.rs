@@ -18,6 +18,7 @@
 pub mod accounting;
 pub mod allocation;
 pub mod binding;
+pub mod cdi;
 pub mod claim;
 pub mod cluster;
 pub mod container_request;

@@ -31,7 +31,8 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 /// Quotes input for a message, shortened to 80 characters.
-pub(crate) fn quoted(text: &str) -> String {
+#[must_use]
+pub fn quoted(text: &str) -> String {
     const MAX_CHARS: usize = 80;
     let mut short: String = text.chars().take(MAX_CHARS).collect();
     if short.len() < text.len() {

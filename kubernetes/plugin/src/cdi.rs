@@ -17,12 +17,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cgpu_kubernetes_core::binding::{CDI_KIND, provisional};
+use cgpu_kubernetes_core::cdi::{Device, Hook, specification};
 use cgpu_kubernetes_core::slice::Token;
-use serde_json::json;
 
-/// Oldest version with all features in use, such as names that begin with a digit. Engines refuse
-/// versions that they do not know.
-const VERSION: &str = "0.5.0";
 /// Time for which an unassigned slice is kept: its container may still be pulling its image.
 const UNCLAIMED_RETENTION: Duration = Duration::from_secs(24 * 3600);
 /// Prefix of file names; the token follows.
@@ -90,14 +87,9 @@ impl Cdi {
 
     fn specification(&self, token: Token) -> String {
         let variables = provisional(token).map(|(name, value)| format!("{name}={value}"));
-        let hook = json!({
-            "hookName": "createRuntime", "path": self.runtime,
-            "args": ["cgpu-runtime", "hook", "bound"],
-        });
-        let device = json!({
-            "name": token.to_string(), "containerEdits": { "env": variables, "hooks": [hook] },
-        });
-        format!("{:#}\n", json!({ "cdiVersion": VERSION, "kind": CDI_KIND, "devices": [device] }))
+        let hooks = vec![Hook { stage: "createRuntime", arguments: vec!["bound".to_owned()] }];
+        let device = Device { name: token.to_string(), variables: variables.into(), hooks };
+        specification(CDI_KIND, &[device], &self.runtime)
     }
 }
 
@@ -105,6 +97,7 @@ impl Cdi {
 mod tests {
     use super::*;
     use cgpu_kubernetes_core::names::Dialect;
+    use serde_json::json;
 
     fn token(ids: &[&str]) -> Token {
         Token::of_ids(Dialect::Aliyun, ids.iter().copied()).unwrap()

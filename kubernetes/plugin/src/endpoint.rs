@@ -10,9 +10,7 @@
 //! A kubelet that starts removes all sockets in its folder, ours too, and creates its own.
 
 use std::fs;
-use std::io;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,8 +24,8 @@ use cgpu_kubelet_api::device_plugin::{
 };
 use cgpu_kubernetes_core::devices::{self, Devices};
 use cgpu_kubernetes_core::slice::Token;
+use cgpu_kubernetes_node::socket;
 use futures_util::stream::{self, BoxStream, Stream, StreamExt};
-use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
@@ -90,15 +88,12 @@ impl Endpoint {
     /// Offers the resource to this kubelet until another one replaces it.
     async fn serve(&self, identity: Identity) -> Result<(), String> {
         let socket_path = self.socket_path();
-        let listener = listen(&socket_path)
+        let listener = socket::listen(&socket_path)
             .map_err(|error| format!("cannot create {}: {error}", socket_path.display()))?;
         let socket_identity = Identity::of(&socket_path);
         let (end, ended) = tokio::sync::oneshot::channel::<()>();
         let service = DevicePluginServer::new(self.clone());
-        let accepted = stream::unfold(listener, |listener| async move {
-            let stream = listener.accept().await.map(|(stream, _)| stream);
-            Some((stream, listener))
-        });
+        let accepted = socket::incoming(listener);
         let server = Server::builder().serve_with_incoming_shutdown(service, accepted, async {
             let _ = ended.await;
         });
@@ -240,16 +235,6 @@ fn devices_of(resource: Resource, observed: &ObservedNode) -> Devices {
         warn!(resource = resource.name(), "{refusal}");
         none
     })
-}
-
-fn listen(path: &Path) -> io::Result<UnixListener> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
 }
 
 fn warn_on_change(last_message: &mut String, what: String) {

@@ -19,8 +19,6 @@
 mod binding;
 mod cdi;
 mod endpoint;
-mod gpus;
-mod health;
 mod kubelet;
 mod node;
 mod options;
@@ -33,6 +31,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use cgpu_kubernetes_client::{Api, EventHandler, Query, Timing, reflector};
+use cgpu_kubernetes_node::gpus;
+use cgpu_kubernetes_node::health::Health;
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -42,7 +42,6 @@ use tracing_subscriber::EnvFilter;
 use crate::binding::Binding;
 use crate::cdi::Cdi;
 use crate::endpoint::Endpoint;
-use crate::health::Health;
 use crate::options::Options;
 use crate::pods::Pods;
 use crate::resource::Resource;

@@ -9,15 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cgpu_kubernetes_client::{Api, EventHandler, Failure, List};
-use cgpu_kubernetes_core::gpus::{Inventory, NodeGpus};
+use cgpu_kubernetes_core::gpus::{Entry, Inventory, NodeGpus};
 use cgpu_kubernetes_core::names::{COUNT, annotation};
 use cgpu_kubernetes_core::object::{Node, Written};
 use cgpu_kubernetes_core::unit::Unit;
+use cgpu_kubernetes_node::gpus::{Gpus, NodeGpu};
 use serde_json::json;
 use tokio::sync::watch;
 use tracing::{info, warn};
-
-use crate::gpus::Gpus;
 
 /// The node's GPUs as its labels configure them, or none while they are unknown.
 pub(crate) type ObservedNode = Option<Arc<NodeGpus>>;
@@ -76,6 +75,11 @@ pub(crate) fn with_inventory(node: &Node, inventory: &Inventory) -> NodeGpus {
     NodeGpus::of(&node)
 }
 
+fn entry(gpu: &NodeGpu) -> Entry {
+    let NodeGpu { device, is_healthy } = gpu;
+    Entry { uuid: device.name(), mib: device.total.0 >> 20, healthy: *is_healthy }
+}
+
 fn written(inventory: &Inventory) -> String {
     // Serializing plain fields cannot fail.
     serde_json::to_string(inventory).unwrap_or_default()
@@ -94,7 +98,7 @@ pub(crate) async fn synchronize(
         let found = gpus.borrow_and_update().clone();
         let mut delay = None;
         if let (Some(known), Some(gpus)) = (known, found) {
-            let inventory = Inventory { unit, gpus };
+            let inventory = Inventory { unit, gpus: gpus.iter().map(entry).collect() };
             let now = with_inventory(&known, &inventory);
             now.notes.iter().for_each(|note| warn!("{note}"));
             sender.send_if_modified(|previous| {

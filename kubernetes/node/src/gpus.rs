@@ -13,7 +13,6 @@ use cgpu_client::inventory::HostDevice;
 use cgpu_client::message::Errno;
 use cgpu_inventory as inventory;
 use cgpu_inventory::health::{HealthCheck, Listener, Report};
-use cgpu_kubernetes_core::gpus::Entry;
 use cgpu_shm::paths;
 use nvml_wrapper::Nvml;
 use tokio::sync::watch;
@@ -32,14 +31,22 @@ const RETRY_BACKOFF: Duration = Duration::from_secs(2);
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Suffix of the message if the monitor is older, or NVML reports no errors to it.
 const ERRORS_UNREPORTED: &str = ", but does not report their errors";
-const MIB: u64 = 1 << 20;
+
+/// A GPU or MIG instance, and whether new pods may be placed on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeGpu {
+    /// The device.
+    pub device: HostDevice,
+    /// Whether it is healthy.
+    pub is_healthy: bool,
+}
 
 /// The GPUs by index; `None` before the first report.
-pub(crate) type Gpus = Option<Vec<Entry>>;
+pub type Gpus = Option<Vec<NodeGpu>>;
 
 /// Starts a thread that watches the GPUs until all receivers are gone. The GPUs in `unhealthy` were
 /// unhealthy when they were last checked.
-pub(crate) fn start_watcher(
+pub fn start_watcher(
     root: &Path,
     mut health: Health,
     unhealthy: &BTreeSet<String>,
@@ -214,7 +221,7 @@ impl DeviceWatcher {
         now: Uptime,
     ) {
         for gpu in &self.known {
-            let (index, uuid) = (gpu.id.gpu(), name(gpu));
+            let (index, uuid) = (gpu.id.gpu(), gpu.name());
             // A GPU that does not answer has fallen off the bus. One with pages to retire needs a
             // reset first.
             let health_check =
@@ -246,19 +253,20 @@ impl DeviceWatcher {
     /// Marks all GPUs as unhealthy if no health report came for [`SILENCE_TIMEOUT`].
     fn check_silence(&mut self, now: Uptime) {
         if !self.known.is_empty() && now.saturating_sub(self.last_report) >= SILENCE_TIMEOUT {
-            self.known.iter().for_each(|gpu| self.health.record_problem(&name(gpu), now));
+            self.known.iter().for_each(|gpu| self.health.record_problem(&gpu.name(), now));
             self.publish(now);
         }
     }
 
     fn publish(&self, now: Uptime) {
-        let entry = |gpu: &HostDevice| {
-            let uuid = name(gpu);
-            // A partitioned GPU without named instances cannot be shared.
-            let healthy = !gpu.is_partitioned && self.health.is_healthy(&uuid, now);
-            Entry { mib: gpu.total.0 / MIB, healthy, uuid }
-        };
-        let gpus: Vec<Entry> = self.known.iter().map(entry).collect();
+        // A partitioned GPU without named instances cannot be shared.
+        let is_healthy =
+            |gpu: &HostDevice| !gpu.is_partitioned && self.health.is_healthy(&gpu.name(), now);
+        let gpus: Vec<NodeGpu> = self
+            .known
+            .iter()
+            .map(|gpu| NodeGpu { device: *gpu, is_healthy: is_healthy(gpu) })
+            .collect();
         self.sender.send_if_modified(|known| {
             let changes = known.as_ref() != Some(&gpus);
             if changes {
@@ -267,13 +275,6 @@ impl DeviceWatcher {
             changes
         });
     }
-}
-
-/// Returns the driver's name of a device. The bytes of a UUID do not tell a MIG instance from a
-/// GPU.
-fn name(gpu: &HostDevice) -> String {
-    let name = gpu.uuid.to_string();
-    if gpu.id.is_instance() { name.replacen("GPU", "MIG", 1) } else { name }
 }
 
 #[cfg(test)]
@@ -297,7 +298,7 @@ mod tests {
         [("0", 1), ("1.0", 2), ("1.2", 3)].map(|(number, byte)| HostDevice {
             uuid: Uuid([byte; 16]),
             id: number.parse().unwrap(),
-            total: Bytes(MIB),
+            total: Bytes(1 << 20),
             is_partitioned: false,
         })
     }
@@ -318,7 +319,7 @@ mod tests {
     }
 
     fn healthy_gpus(receiver: &watch::Receiver<Gpus>) -> Vec<bool> {
-        receiver.borrow().iter().flatten().map(|gpu| gpu.healthy).collect()
+        receiver.borrow().iter().flatten().map(|gpu| gpu.is_healthy).collect()
     }
 
     #[test]
@@ -388,7 +389,7 @@ mod tests {
         let (mut watcher, receiver) = watcher();
         assert!(poll(&mut watcher, [refuses(Errno::ENOENT), refuses(Errno::ENOENT)]).is_err());
         assert_eq!(*receiver.borrow(), None);
-        watcher.health.record_problem(&name(&found()[0]), Uptime::ZERO);
+        watcher.health.record_problem(&found()[0].name(), Uptime::ZERO);
         assert_eq!(poll(&mut watcher, [lists(), Reply::Health(healthy())]), Ok(""));
         assert_eq!(healthy_gpus(&receiver), [false, true, true]);
 

@@ -9,11 +9,11 @@ use std::time::Duration;
 const PROGRAM_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
 /// Time since an arbitrary start.
-pub(crate) type Uptime = Duration;
+pub type Uptime = Duration;
 
 /// Errors of GPUs, by UUID.
 #[derive(Debug)]
-pub(crate) struct Health {
+pub struct Health {
     /// Time without errors after which a GPU is healthy again.
     recovery: Duration,
     ignored: BTreeSet<u64>,
@@ -27,13 +27,14 @@ const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Health {
     /// Creates a record without errors. `ignored` is added to [`PROGRAM_XIDS`].
-    pub(crate) fn new(recovery: Duration, ignored: impl IntoIterator<Item = u64>) -> Self {
+    #[must_use]
+    pub fn new(recovery: Duration, ignored: impl IntoIterator<Item = u64>) -> Self {
         let ignored = PROGRAM_XIDS.into_iter().chain(ignored).collect();
         Self { recovery, ignored, last_problem: BTreeMap::new(), reported: BTreeMap::new() }
     }
 
     /// Records an error that a GPU reported `ago`, perhaps repeatedly. Returns whether it is new.
-    pub(crate) fn report(&mut self, gpu: &str, xid: u64, ago: Duration, now: Uptime) -> bool {
+    pub fn report(&mut self, gpu: &str, xid: u64, ago: Duration, now: Uptime) -> bool {
         // Quiet since then, even if no plugin was running.
         if self.ignored.contains(&xid) || ago >= self.recovery {
             return false;
@@ -49,13 +50,14 @@ impl Health {
     }
 
     /// Records a problem: the GPU does not answer, needs a reset, or was unhealthy before.
-    pub(crate) fn record_problem(&mut self, gpu: &str, now: Uptime) {
+    pub fn record_problem(&mut self, gpu: &str, now: Uptime) {
         let last = self.last_problem.entry(gpu.to_owned()).or_insert(now);
         *last = (*last).max(now);
     }
 
     /// Returns whether new pods may be placed on a GPU.
-    pub(crate) fn is_healthy(&self, gpu: &str, now: Uptime) -> bool {
+    #[must_use]
+    pub fn is_healthy(&self, gpu: &str, now: Uptime) -> bool {
         self.last_problem.get(gpu).is_none_or(|last| now.saturating_sub(*last) >= self.recovery)
     }
 }

@@ -1,0 +1,364 @@
+//! ResourceSlices: the pool of a node as the API server has it, and what to write there.
+//!
+//! A slice has at most [`MAX_DEVICES`] devices, so a pool may need several. All slices of a pool
+//! have its generation; readers ignore a pool whose slices differ in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cgpu_kubernetes_core::object::{Metadata, nullable};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::DRIVER;
+use crate::capacity::{CORES, MEMORY, MEMORY_STEP, WEIGHT};
+use crate::device::{Device, Mode, Pool};
+use crate::version;
+
+/// API group and version of the objects.
+pub const API_VERSION: &str = "resource.k8s.io/v1";
+
+/// Maximum number of devices of a slice if any of them has a taint. Without taints it would be 128;
+/// one number keeps each device in its slice when a GPU fails.
+const MAX_DEVICES: usize = 64;
+/// Maximum length of a text attribute in bytes.
+const MAX_TEXT: usize = 64;
+
+/// Key of the taint of a device that gets no new claims.
+pub const UNHEALTHY: &str = "gpu.cgpu.dev/unhealthy";
+
+/// A slice of ours as the API server has it. Another release may have written it in another form.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Existing {
+    /// Name and version.
+    pub metadata: Metadata,
+    /// Its [`Spec`], if it is understood.
+    pub spec: Value,
+}
+
+impl Existing {
+    fn generation(&self) -> i64 {
+        self.spec["pool"]["generation"].as_i64().unwrap_or(0)
+    }
+}
+
+/// A ResourceSlice, with the fields that cgpu writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResourceSlice {
+    /// Name and version.
+    pub metadata: Metadata,
+    /// Pool and devices.
+    pub spec: Spec,
+}
+
+impl ResourceSlice {
+    /// Returns the object to write. It belongs to the node, so it goes with it.
+    #[must_use]
+    pub fn to_json(&self, node_uid: &str) -> Value {
+        let mut metadata = json!({
+            "name": self.metadata.name,
+            "ownerReferences": [{
+                "apiVersion": "v1", "kind": "Node", "name": self.spec.node_name, "uid": node_uid,
+            }],
+        });
+        if !self.metadata.resource_version.is_empty() {
+            metadata["resourceVersion"] = json!(self.metadata.resource_version);
+        }
+        json!({
+            "apiVersion": API_VERSION, "kind": "ResourceSlice",
+            "metadata": metadata, "spec": self.spec,
+        })
+    }
+}
+
+/// Specification of a slice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Spec {
+    /// [`DRIVER`].
+    pub driver: String,
+    /// The node that has the devices.
+    #[serde(default)]
+    pub node_name: String,
+    /// The pool.
+    pub pool: PoolReference,
+    /// Devices.
+    #[serde(default, deserialize_with = "nullable")]
+    pub devices: Vec<Published>,
+}
+
+/// The pool of a slice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolReference {
+    /// Name: the node's.
+    pub name: String,
+    /// Generation: the same for all slices of the pool.
+    #[serde(default)]
+    pub generation: i64,
+    /// Number of slices.
+    pub resource_slice_count: i64,
+}
+
+/// A device as it is published.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Published {
+    /// Name in the pool.
+    pub name: String,
+    /// Attributes by name.
+    #[serde(default, deserialize_with = "nullable")]
+    pub attributes: BTreeMap<String, Attribute>,
+    /// Capacities by name.
+    #[serde(default, deserialize_with = "nullable")]
+    pub capacity: BTreeMap<String, Amount>,
+    /// Taints. The API server adds a time to each, which is not compared.
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+    pub taints: Vec<Taint>,
+    /// Whether several claims can share it.
+    #[serde(default, deserialize_with = "nullable")]
+    pub allow_multiple_allocations: bool,
+}
+
+/// Value of an attribute.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Attribute {
+    /// A text.
+    String(String),
+    /// A number.
+    Int(i64),
+    /// A flag.
+    Bool(bool),
+    /// A semantic version.
+    Version(String),
+}
+
+/// A capacity: what the device has, and what a claim can consume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Amount {
+    /// All of it.
+    pub value: String,
+    /// How requests are rounded. A cluster without consumable capacity drops it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_policy: Option<RequestPolicy>,
+}
+
+/// Rounding of requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestPolicy {
+    /// Amount of a claim that names none.
+    pub default: String,
+    /// Valid amounts.
+    pub valid_range: ValidRange,
+}
+
+/// Valid amounts of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ValidRange {
+    /// Smallest amount; less is rounded up to it.
+    pub min: String,
+    /// Largest amount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<String>,
+    /// Amounts are `min` and multiples of the step above it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+}
+
+/// A taint of a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taint {
+    /// [`UNHEALTHY`].
+    pub key: String,
+    /// `NoSchedule`: claims that have the device keep it.
+    pub effect: String,
+}
+
+/// What to write at the API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Create a slice.
+    Create(Box<ResourceSlice>),
+    /// Replace a slice, on condition of its version.
+    Replace(Box<ResourceSlice>),
+    /// Delete the slice of this name.
+    Delete(String),
+}
+
+/// Compares the slices that the API server has of this node and driver with the pool. Returns what
+/// to write; nothing if they are equal.
+///
+/// Deletions come last: until then the pool has at least the slices of its older generation.
+#[must_use]
+pub fn changes<'a>(existing: impl IntoIterator<Item = &'a Existing>, pool: &Pool) -> Vec<Change> {
+    let known: BTreeMap<&str, &Existing> =
+        existing.into_iter().map(|slice| (slice.metadata.name.as_str(), slice)).collect();
+    let generation = known.values().map(|slice| slice.generation()).max();
+    let current = slices(pool, generation.unwrap_or(1));
+    let is_same = |slice: &ResourceSlice| {
+        let known = known.get(slice.metadata.name.as_str());
+        known.is_some_and(|known| {
+            Spec::deserialize(&known.spec).is_ok_and(|spec| spec == slice.spec)
+        })
+    };
+    if known.len() == current.len() && current.iter().all(is_same) {
+        return Vec::new();
+    }
+    let next = generation.map_or(1, |generation| generation.saturating_add(1));
+    let mut changes: Vec<Change> = slices(pool, next)
+        .into_iter()
+        .map(|mut slice| match known.get(slice.metadata.name.as_str()) {
+            Some(known) => {
+                slice.metadata.resource_version.clone_from(&known.metadata.resource_version);
+                Change::Replace(Box::new(slice))
+            }
+            None => Change::Create(Box::new(slice)),
+        })
+        .collect();
+    let is_used = |name: &str| current.iter().any(|slice| slice.metadata.name == name);
+    let unused = known.keys().filter(|name| !is_used(name));
+    changes.extend(unused.map(|name| Change::Delete((*name).to_owned())));
+    changes
+}
+
+/// Returns the devices that are published as unhealthy, by the driver's name.
+pub fn unhealthy_devices<'a>(existing: impl IntoIterator<Item = &'a Existing>) -> BTreeSet<String> {
+    let specs = existing.into_iter().filter_map(|slice| Spec::deserialize(&slice.spec).ok());
+    let devices = specs.flat_map(|spec| spec.devices).filter(|device| !device.taints.is_empty());
+    let name = |device: Published| match device.attributes.get("uuid") {
+        Some(Attribute::String(name)) => Some(name.clone()),
+        _ => None,
+    };
+    devices.filter_map(name).collect()
+}
+
+/// Returns the slices of a pool. A pool without devices has one empty slice.
+#[must_use]
+pub fn slices(pool: &Pool, generation: i64) -> Vec<ResourceSlice> {
+    let devices: Vec<Published> =
+        pool.devices.iter().filter(|device| device.is_offered()).map(published).collect();
+    let mut parts: Vec<Vec<Published>> = devices.chunks(MAX_DEVICES).map(<[_]>::to_vec).collect();
+    if parts.is_empty() {
+        parts.push(Vec::new());
+    }
+    let count = i64::try_from(parts.len()).unwrap_or(i64::MAX);
+    let slice = |(at, devices)| ResourceSlice {
+        metadata: Metadata { name: format!("{}-{DRIVER}-{at}", pool.node), ..Metadata::default() },
+        spec: Spec {
+            driver: DRIVER.to_owned(),
+            node_name: pool.node.clone(),
+            pool: PoolReference {
+                name: pool.node.clone(),
+                generation,
+                resource_slice_count: count,
+            },
+            devices,
+        },
+    };
+    parts.into_iter().enumerate().map(slice).collect()
+}
+
+fn published(device: &Device) -> Published {
+    let taint = || Taint { key: UNHEALTHY.to_owned(), effect: "NoSchedule".to_owned() };
+    Published {
+        name: device.name(),
+        attributes: attributes(device),
+        capacity: capacity(device),
+        taints: if device.healthy { Vec::new() } else { vec![taint()] },
+        allow_multiple_allocations: true,
+    }
+}
+
+fn attributes(device: &Device) -> BTreeMap<String, Attribute> {
+    let text = |text: &str| Attribute::String(cut(text).to_owned());
+    let (host, details) = (&device.host, &device.details);
+    let mut attributes = BTreeMap::from([
+        ("uuid".to_owned(), text(&host.name())),
+        ("index".to_owned(), Attribute::Int(host.id.gpu().into())),
+        ("type".to_owned(), text(if host.id.is_instance() { "mig" } else { "gpu" })),
+        ("mode".to_owned(), text(device.mode.name())),
+    ]);
+    let texts = [
+        ("productName", &details.product_name),
+        ("architecture", &details.architecture),
+        ("migProfile", &details.mig_profile),
+        ("driverVersionText", &details.driver_version),
+        ("resource.kubernetes.io/pcieRoot", &details.pcie_root),
+    ];
+    for (name, value) in texts {
+        attributes.extend(value.as_ref().map(|value| (name.to_owned(), text(value))));
+    }
+    let versions = [
+        ("driverVersion", &details.driver_version),
+        ("cudaDriverVersion", &details.cuda_driver_version),
+    ];
+    for (name, value) in versions {
+        let version = value.as_ref().and_then(|value| version::semantic(value));
+        attributes.extend(version.map(|version| (name.to_owned(), Attribute::Version(version))));
+    }
+    let node = details.numa_node.map(|node| Attribute::Int(node.into()));
+    attributes.extend(node.map(|node| ("numaNode".to_owned(), node)));
+    attributes
+}
+
+fn capacity(device: &Device) -> BTreeMap<String, Amount> {
+    let all = device.capacity();
+    let weight = u64::from(all.weight);
+    let memory = Amount {
+        value: quantity(all.memory),
+        request_policy: Some(RequestPolicy {
+            default: quantity(all.memory),
+            valid_range: ValidRange {
+                min: quantity(MEMORY_STEP),
+                max: None,
+                step: Some(quantity(MEMORY_STEP)),
+            },
+        }),
+    };
+    let whole = |value: u64, default: u64, most: u64| Amount {
+        value: value.to_string(),
+        request_policy: Some(RequestPolicy {
+            default: default.to_string(),
+            valid_range: ValidRange {
+                min: "1".to_owned(),
+                max: Some(most.to_string()),
+                step: Some("1".to_owned()),
+            },
+        }),
+    };
+    let mut capacity = BTreeMap::from([(MEMORY.to_owned(), memory)]);
+    match device.mode {
+        Mode::Weight => {
+            capacity.insert(WEIGHT.to_owned(), whole(weight, 1, weight));
+        }
+        Mode::Cores => {
+            // Each claim takes one place, and by default what a place is worth.
+            let place = 100 / weight.max(1);
+            capacity.insert(WEIGHT.to_owned(), whole(weight, 1, 1));
+            capacity.insert(CORES.to_owned(), whole(100, place, 100));
+        }
+    }
+    capacity
+}
+
+/// Cuts a text to what an attribute holds, between characters.
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_TEXT)]
+}
+
+/// Writes bytes as the API server writes them: with the largest suffix that leaves a whole number.
+/// Another form would differ from what is read back.
+fn quantity(bytes: u64) -> String {
+    let suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let (mut value, mut at) = (bytes, 0);
+    while value >= 1024 && value.is_multiple_of(1024) && at + 1 < suffixes.len() {
+        (value, at) = (value / 1024, at + 1);
+    }
+    format!("{value}{}", suffixes[at])
+}
+
+#[cfg(test)]
+mod tests;
