@@ -108,6 +108,12 @@ pub(crate) const ITEMS: &[Item] = &[
         name: "cgpu-device-plugin",
     },
     Item {
+        package: "cgpu-dra-driver",
+        folder: "kubernetes/dra/driver",
+        target: "cgpu-dra-driver",
+        name: "cgpu-dra-driver",
+    },
+    Item {
         package: "cgpu-kubernetes-inspect",
         folder: "kubernetes/inspect",
         target: "kubectl-inspect-gpushare",

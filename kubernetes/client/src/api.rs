@@ -145,6 +145,37 @@ impl Api {
         self.send(Method::PATCH, &path, Some(patch)).await
     }
 
+    /// Creates an object.
+    ///
+    /// # Errors
+    /// [`Failure::Exists`], or the request fails.
+    pub async fn create<R: Record>(&self, namespace: &str, object: &Value) -> Result<R, Failure> {
+        let path = record::collection::<R>(Some(namespace));
+        self.send(Method::POST, &path, Some(object)).await
+    }
+
+    /// Replaces an object. A `metadata.resourceVersion` in it is a condition.
+    ///
+    /// # Errors
+    /// Those of [`Self::change`].
+    pub async fn replace<R: Record>(
+        &self,
+        namespace: &str,
+        name: &str,
+        object: &Value,
+    ) -> Result<R, Failure> {
+        self.send(Method::PUT, &record::object::<R>(namespace, name), Some(object)).await
+    }
+
+    /// Deletes an object.
+    ///
+    /// # Errors
+    /// [`Failure::NotFound`], or the request fails.
+    pub async fn delete<R: Record>(&self, namespace: &str, name: &str) -> Result<(), Failure> {
+        let path = record::object::<R>(namespace, name);
+        self.send::<Value>(Method::DELETE, &path, None).await.map(|_| ())
+    }
+
     /// Binds a pod to a node if its version is unchanged.
     ///
     /// # Errors

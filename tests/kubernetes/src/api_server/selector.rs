@@ -23,8 +23,14 @@ enum Want {
 }
 
 /// Fields that the real server supports; it refuses others.
-const FIELDS: [&str; 5] =
-    ["metadata.name", "metadata.namespace", "spec.nodeName", "status.phase", "involvedObject.uid"];
+const FIELDS: [&str; 6] = [
+    "metadata.name",
+    "metadata.namespace",
+    "spec.nodeName",
+    "spec.driver",
+    "status.phase",
+    "involvedObject.uid",
+];
 
 impl Selector {
     /// Parses both selectors.

@@ -9,6 +9,7 @@
 //! gets the same ones.
 
 mod devices;
+pub mod driver;
 mod registration;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,125 @@
+//! The node's pool: its GPUs and their health, how the monitor shares each, and what they are.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cgpu_client::Client;
+use cgpu_client::device_id::DeviceId;
+use cgpu_client::inventory::HostDevice;
+use cgpu_kubernetes_dra::device::{Details, Device, Mode, Pool};
+use cgpu_kubernetes_node::gpus::{Gpus, NodeGpu};
+use cgpu_shm::paths;
+use nvml_wrapper::Nvml;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::details;
+
+const NVML: &str = "libnvidia-ml.so.1";
+/// Interval at which the monitor's settings are read, and its timeout.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+const MONITOR_TIMEOUT: Duration = Duration::from_secs(2);
+/// Policy of fixed shares.
+const FIXED: u32 = 3;
+/// `max_inst` of a monitor without settings.
+const DEFAULT_MAX_WEIGHT: u32 = 20;
+
+/// The pool, or none while the GPUs are unknown.
+pub(crate) type ObservedPool = Option<Arc<Pool>>;
+
+/// How the monitor shares a GPU: its policy, and `max_inst`.
+type Sharing = (u32, u32);
+
+/// Keeps the pool up to date, without end.
+pub(crate) async fn observe(
+    node: &str,
+    root: &Path,
+    mut gpus: watch::Receiver<Gpus>,
+    pool: &watch::Sender<ObservedPool>,
+) {
+    let mut observer = Observer {
+        node: node.to_owned(),
+        root: root.to_owned(),
+        sharing: BTreeMap::new(),
+        details: BTreeMap::new(),
+    };
+    loop {
+        let found = gpus.borrow_and_update().clone();
+        if let Some(found) = found {
+            let read = tokio::task::spawn_blocking(move || {
+                let pool = observer.pool(&found);
+                (observer, pool)
+            });
+            let Ok((same, now)) = read.await else { return };
+            observer = same;
+            pool.send_if_modified(|known| {
+                let changes = known.as_deref() != Some(&now);
+                if changes {
+                    info!(devices = now.devices.len(), "the pool has changed");
+                    *known = Some(Arc::new(now));
+                }
+                changes
+            });
+        }
+        tokio::select! {
+            changed = gpus.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
+        }
+    }
+}
+
+struct Observer {
+    node: String,
+    root: PathBuf,
+    /// The last answer of the monitor.
+    sharing: BTreeMap<DeviceId, Sharing>,
+    /// Details by name: reading them opens the driver.
+    details: BTreeMap<String, Details>,
+}
+
+impl Observer {
+    fn pool(&mut self, gpus: &[NodeGpu]) -> Pool {
+        if let Some(sharing) = sharing(&self.root) {
+            self.sharing = sharing;
+        }
+        self.read_details(gpus);
+        let device = |gpu: &NodeGpu| {
+            let sharing = self.sharing.get(&gpu.device.id).copied();
+            let (policy, max_weight) = sharing.unwrap_or((0, DEFAULT_MAX_WEIGHT));
+            Device {
+                host: gpu.device,
+                mode: if policy == FIXED { Mode::Cores } else { Mode::Weight },
+                max_weight,
+                healthy: gpu.is_healthy,
+                details: self.details.get(&gpu.device.name()).cloned().unwrap_or_default(),
+            }
+        };
+        Pool { node: self.node.clone(), devices: gpus.iter().map(device).collect() }
+    }
+
+    fn read_details(&mut self, gpus: &[NodeGpu]) {
+        let is_new = |gpu: &&NodeGpu| !self.details.contains_key(&gpu.device.name());
+        let new: Vec<HostDevice> = gpus.iter().filter(is_new).map(|gpu| gpu.device).collect();
+        if new.is_empty() {
+            return;
+        }
+        let nvml = Nvml::builder().lib_path(NVML.as_ref()).init();
+        if let Err(error) = &nvml {
+            warn!("the attributes of {} GPUs are not known: {error}", new.len());
+        }
+        for host in new {
+            let details = nvml.as_ref().map(|nvml| details::read(nvml, &host));
+            self.details.insert(host.name(), details.unwrap_or_default());
+        }
+    }
+}
+
+/// Reads from the monitor how GPUs are shared; none: there is no monitor that answers.
+fn sharing(root: &Path) -> Option<BTreeMap<DeviceId, Sharing>> {
+    let mut monitor = Client::connect_within(&paths::socket(root), MONITOR_TIMEOUT).ok()?;
+    let status = monitor.status().ok()?;
+    let gpus = status.gpus.into_iter();
+    Some(gpus.map(|gpu| (gpu.index, (gpu.policy, gpu.max_inst))).collect())
+}

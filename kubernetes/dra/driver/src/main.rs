@@ -1,0 +1,195 @@
+//! `cgpu-dra-driver`: runs on each node whose GPUs are claimed.
+//!
+//! ```text
+//!   NVML | monitor -> GPUs --> devices: the pool --> publisher --> API server: ResourceSlices
+//!                                    |
+//!   kubelet -- registration --> service: GET the claim --> prepared claims: record, limits, CDI
+//! ```
+//!
+//! A second instance waits for the lock of the first, and registers only then.
+//! `docs/internals/dra.md` describes the design.
+
+#![forbid(unsafe_code)]
+
+mod details;
+mod devices;
+mod objects;
+mod options;
+mod publisher;
+mod registration;
+mod service;
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use cgpu_kubelet_api::dra::dra_plugin_server::DraPluginServer;
+use cgpu_kubelet_api::dra_health::dra_resource_health_server::DraResourceHealthServer;
+use cgpu_kubelet_api::registration::registration_server::RegistrationServer;
+use cgpu_kubernetes_client::{Query, Timing, reflector};
+use cgpu_kubernetes_dra::DRIVER;
+use cgpu_kubernetes_dra::cdi::Cdi;
+use cgpu_kubernetes_dra::prepared::PreparedClaims;
+use cgpu_kubernetes_dra::store::Folders;
+use cgpu_kubernetes_node::gpus;
+use cgpu_kubernetes_node::health::Health;
+use cgpu_kubernetes_node::socket::{incoming, listen};
+use clap::Parser;
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tonic::transport::Server;
+use tracing::info;
+use tracing_subscriber::EnvFilter;
+
+use crate::options::Options;
+use crate::publisher::Published;
+use crate::registration::Registrar;
+use crate::service::Service;
+
+/// Interval at which a second instance tries to take the lock.
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+#[tokio::main(worker_threads = 2)]
+async fn main() -> ExitCode {
+    let options = Options::parse();
+    // The caller of a failed request logs it; `kube_client` would log it again.
+    let filter = EnvFilter::new("info,kube_client=off");
+    let log = tracing_subscriber::fmt().with_env_filter(filter);
+    log.with_writer(std::io::stderr).with_target(false).init();
+    match run(options).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cgpu-dra-driver: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: Options) -> Result<()> {
+    let (mut stop, mut interrupt) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stopped = async move {
+        tokio::select! {
+            _ = stop.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    tokio::select! {
+        result = serve(&options) => result?,
+        () = stopped => {}
+    }
+    Ok(())
+}
+
+/// A socket that is removed when this instance ends. A waiting instance has none.
+struct Socket(PathBuf);
+
+impl Socket {
+    fn listen(path: PathBuf) -> Result<(Self, UnixListener)> {
+        let listener = listen(&path);
+        let listener =
+            listener.with_context(|| format!("cannot create the socket {}", path.display()))?;
+        Ok((Self(path), listener))
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Serves without end.
+async fn serve(options: &Options) -> Result<()> {
+    let api = options.access.api().await?;
+    let folders = lock(options).await?;
+    let cdi = Cdi {
+        runtime: options.runtime.clone(),
+        config: options.runtime_config.clone(),
+        vendor_kind: options.vendor_cdi_kind.clone(),
+    };
+    let claims = tokio::task::spawn_blocking({
+        let cdi = cdi.clone();
+        move || PreparedClaims::open(folders, cdi)
+    });
+    let claims = Arc::new(claims.await??);
+    info!(prepared = claims.ledger().claims().count(), "opened");
+
+    let pool = watch::Sender::new(None);
+    let service =
+        Service { api: api.clone(), claims: Arc::clone(&claims), cdi, pool: pool.subscribe() };
+    let (driver_socket, listener) = Socket::listen(options.driver_dir().join("dra.sock"))?;
+    let service = Arc::new(service);
+    let driver = Server::builder()
+        .add_service(DraPluginServer::from_arc(Arc::clone(&service)))
+        .add_service(DraResourceHealthServer::from_arc(service))
+        .serve_with_incoming(incoming(listener));
+    let driver = tokio::spawn(driver);
+    // The kubelet calls the driver as soon as it has found this socket.
+    std::fs::create_dir_all(&options.registry_dir)?;
+    let path = options.registry_dir.join(format!("{DRIVER}-reg.sock"));
+    let (_registration_socket, listener) = Socket::listen(path)?;
+    let registrar = RegistrationServer::new(Registrar { endpoint: driver_socket.0.clone() });
+    let registration = Server::builder().add_service(registrar);
+    let registration = tokio::spawn(registration.serve_with_incoming(incoming(listener)));
+
+    let published = Published::default();
+    let query = Query::all()
+        .field(format!("spec.driver={DRIVER}"))
+        .field(format!("spec.nodeName={}", options.node_name));
+    let list = tokio::spawn({
+        let (api, published) = (api.clone(), published.clone());
+        async move { reflector::run(&api, &query, &Timing::default(), &published).await }
+    });
+    let observe = observe(options, &published, &pool);
+    tokio::select! {
+        ended = driver => ended?.context("the driver's socket")?,
+        ended = registration => ended?.context("the registration's socket")?,
+        ended = list => ended?,
+        () = observe => {}
+        () = publisher::publish(&api, &options.node_name, &published, pool.subscribe()) => {}
+    }
+    Ok(())
+}
+
+/// Takes the lock of the driver's folder, and waits while another instance has it.
+async fn lock(options: &Options) -> Result<Folders> {
+    let mut waits = false;
+    loop {
+        let shares = cgpu_shm::paths::shares(&options.root);
+        let records = options.driver_dir().join("claims");
+        match Folders::lock(&records, &shares, &options.cdi_dir) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                if !waits {
+                    info!("another instance serves this node; waiting until it ends");
+                }
+                waits = true;
+                tokio::time::sleep(LOCK_POLL_INTERVAL).await;
+            }
+            folders => {
+                return folders.with_context(|| format!("cannot use {}", records.display()));
+            }
+        }
+    }
+}
+
+/// Keeps the pool up to date, without end.
+async fn observe(
+    options: &Options,
+    published: &Published,
+    pool: &watch::Sender<devices::ObservedPool>,
+) {
+    // The slices say which GPUs were unhealthy when the last instance ended.
+    let unhealthy: BTreeSet<String> = published.unhealthy().await;
+    let found = watch::Sender::new(None);
+    let gpus = found.subscribe();
+    let health =
+        Health::new(Duration::from_secs(options.recovery), options.ignore_xids.iter().copied());
+    gpus::start_watcher(&options.root, health, &unhealthy, found);
+    devices::observe(&options.node_name, &options.root, gpus, pool).await;
+}

@@ -1,0 +1,137 @@
+//! The node's ResourceSlices at the API server.
+//!
+//! It is level-triggered: whenever the slices or the pool change, they are compared, and written if
+//! they differ. So slices that the kubelet has deleted, while no driver was there, come back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cgpu_kubernetes_client::{Api, EventHandler, Failure, List};
+use cgpu_kubernetes_core::object::Node;
+use cgpu_kubernetes_dra::slices::{Change, Existing, changes, unhealthy_devices};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::devices::ObservedPool;
+use crate::objects::Slice;
+
+/// Delay before a failed write is repeated.
+const RETRY_BACKOFF: Duration = Duration::from_secs(2);
+
+/// The slices by name; none before the first list.
+type Slices = Option<BTreeMap<String, Existing>>;
+
+/// What the API server has of this driver and node.
+#[derive(Clone, Debug)]
+pub(crate) struct Published(Arc<watch::Sender<Slices>>);
+
+impl Default for Published {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(None)))
+    }
+}
+
+impl Published {
+    /// Returns the devices that are published as unhealthy, by the driver's name.
+    pub(crate) async fn unhealthy(&self) -> BTreeSet<String> {
+        let mut slices = self.0.subscribe();
+        let known = slices.wait_for(Option::is_some).await;
+        let known = known.ok().and_then(|known| known.clone()).unwrap_or_default();
+        unhealthy_devices(known.values())
+    }
+
+    fn put(&self, slice: Existing) {
+        self.0.send_if_modified(|known| {
+            let Some(known) = known else { return false };
+            let name = slice.metadata.name.clone();
+            known.insert(name, slice.clone()) != Some(slice)
+        });
+    }
+
+    fn remove(&self, name: &str) {
+        self.0.send_if_modified(|known| {
+            known.as_mut().is_some_and(|known| known.remove(name).is_some())
+        });
+    }
+}
+
+impl EventHandler<Slice> for Published {
+    type Kept = Existing;
+
+    fn condense(&self, slice: Slice) -> Existing {
+        slice.0
+    }
+
+    fn replace(&self, all: List<Existing>) {
+        let named = |slice: Existing| (slice.metadata.name.clone(), slice);
+        self.0.send_replace(Some(all.items.into_iter().map(named).collect()));
+    }
+
+    fn apply(&self, slice: Slice) {
+        self.put(slice.0);
+    }
+
+    fn delete(&self, slice: Slice) {
+        self.remove(&slice.0.metadata.name);
+    }
+}
+
+/// Keeps the slices equal to the pool, without end.
+pub(crate) async fn publish(
+    api: &Api,
+    node: &str,
+    published: &Published,
+    mut pool: watch::Receiver<ObservedPool>,
+) {
+    let mut slices = published.0.subscribe();
+    loop {
+        let known = slices.borrow_and_update().clone();
+        let observed = pool.borrow_and_update().clone();
+        let mut delay = None;
+        if let (Some(known), Some(observed)) = (known, observed) {
+            let changes = changes(known.values(), &observed);
+            if let Err(failure) = write(api, node, published, changes).await {
+                warn!("cannot write the node's ResourceSlices: {failure}");
+                delay = Some(RETRY_BACKOFF);
+            }
+        }
+        tokio::select! {
+            changed = slices.changed() => if changed.is_err() { return },
+            changed = pool.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(delay.unwrap_or(Duration::MAX)), if delay.is_some() => {}
+        }
+    }
+}
+
+/// Writes changes, and applies the answers at once: the watch may report them later.
+async fn write(
+    api: &Api,
+    node: &str,
+    published: &Published,
+    changes: Vec<Change>,
+) -> Result<(), Failure> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let uid = api.get::<Node>("", node).await?.metadata.uid;
+    for change in changes {
+        match change {
+            Change::Create(slice) => {
+                let created: Slice = api.create("", &slice.to_json(&uid)).await?;
+                published.put(created.0);
+            }
+            Change::Replace(slice) => {
+                let name = &slice.metadata.name;
+                let replaced: Slice = api.replace("", name, &slice.to_json(&uid)).await?;
+                published.put(replaced.0);
+            }
+            Change::Delete(name) => match api.delete::<Slice>("", &name).await {
+                Ok(()) | Err(Failure::NotFound(_)) => published.remove(&name),
+                Err(failure) => return Err(failure),
+            },
+        }
+    }
+    info!("the ResourceSlices are written");
+    Ok(())
+}

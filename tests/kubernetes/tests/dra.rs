@@ -1,0 +1,303 @@
+//! The real DRA driver on simulated GPUs, with a fake kubelet and API server.
+
+use std::collections::BTreeSet;
+
+use cgpu_e2e::{Child, Fixture, Outcome};
+use cgpu_kubelet_api::registration::PluginInfo;
+use cgpu_kubernetes_tests::api_server::{ApiServer, Key};
+use cgpu_kubernetes_tests::kubelet::driver::{DriverKubelet, PreparedDevice};
+use serde_json::{Value, json};
+
+const DRIVER: &str = "gpu.cgpu.dev";
+const NODE: &str = "n1";
+const GPUS: &str = "T4:15109,A10:23028";
+
+struct Host<'a> {
+    fixture: &'a Fixture,
+    server: ApiServer,
+    kubelet: DriverKubelet,
+}
+
+impl<'a> Host<'a> {
+    fn new(fixture: &'a Fixture) -> Self {
+        let server = ApiServer::start();
+        server.put("nodes", json!({"metadata": {"name": NODE, "uid": "uid-n1"}}));
+        let kubelet = DriverKubelet::new(&fixture.path("registry"));
+        Self { fixture, server, kubelet }
+    }
+
+    fn driver(&self, options: &[&str]) -> Child {
+        let dist = self.fixture.dist();
+        let mut command = self.fixture.native(&dist.file("cgpu-dra-driver"));
+        command.arg("--kubeconfig").arg(self.server.kubeconfig(&self.fixture.path("")));
+        command.args(["--node-name", NODE]);
+        for (option, path) in [
+            ("--plugins-dir", self.fixture.path("plugins")),
+            ("--registry-dir", self.fixture.path("registry")),
+            ("--root", self.fixture.root()),
+            ("--cdi-dir", self.fixture.path("cdi")),
+            ("--runtime", dist.file("cgpu-runtime")),
+        ] {
+            command.arg(option).arg(path);
+        }
+        command.args(options);
+        Child::start_for(command, self.fixture.lifetime())
+    }
+
+    fn registered(&self) -> PluginInfo {
+        self.fixture.eventually("the driver's registration", || self.kubelet.register(DRIVER))
+    }
+
+    /// Waits until the published devices are as expected.
+    fn published(&self, what: &str, is_expected: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+        self.fixture.eventually(what, || {
+            let slices = self.server.objects("resourceslices");
+            let devices = slices.first()?["spec"]["devices"].as_array()?.clone();
+            is_expected(&devices).then_some(devices)
+        })
+    }
+
+    /// Creates a claim with one result for each device, memory and weight.
+    fn claim(&self, name: &str, shares: &[(&str, &str, u32)]) -> Value {
+        let result = |(at, (device, memory, weight)): (usize, &(&str, &str, u32))| {
+            json!({"request": "main", "driver": DRIVER, "pool": NODE, "device": device,
+                "shareID": format!("{name}-{at}"),
+                "consumedCapacity": {"memory": memory, "weight": weight.to_string()}})
+        };
+        let results: Vec<Value> = shares.iter().enumerate().map(result).collect();
+        self.server.put(
+            "resourceclaims",
+            json!({"metadata": {"name": name, "namespace": "test"}, "spec": {},
+                "status": {"allocation": {"devices": {"results": results}}}}),
+        )
+    }
+
+    fn prepare(&self, driver: &PluginInfo, claim: &Value) -> Result<Vec<PreparedDevice>, String> {
+        let mut answers = self.kubelet.prepare(driver, &[claim]).expect("an answer");
+        answers.remove(uid(claim)).expect("the claim")
+    }
+
+    fn unprepare(&self, driver: &PluginInfo, claim: &Value) {
+        let mut answers = self.kubelet.unprepare(driver, &[claim]).expect("an answer");
+        answers.remove(uid(claim)).expect("the claim").expect("unprepared");
+    }
+
+    /// The files of claims: records, limits, CDI specifications.
+    fn files(&self) -> BTreeSet<String> {
+        let folders = [
+            self.fixture.path(&format!("plugins/{DRIVER}/claims")),
+            self.fixture.root().join("shares"),
+            self.fixture.path("cdi"),
+        ];
+        let names = |folder: &std::path::PathBuf| {
+            let entries = std::fs::read_dir(folder).expect("a folder");
+            let name = |entry: std::io::Result<std::fs::DirEntry>| {
+                entry.expect("a file").file_name().to_str().expect("a name").to_owned()
+            };
+            entries.map(name).filter(|name| name != ".lock").collect::<Vec<_>>()
+        };
+        folders.iter().flat_map(names).collect()
+    }
+
+    fn limits(&self, share: &str) -> String {
+        std::fs::read_to_string(self.fixture.root().join("shares").join(share)).expect("limits")
+    }
+}
+
+fn uid(claim: &Value) -> &str {
+    claim["metadata"]["uid"].as_str().expect("a uid")
+}
+
+fn text(device: &Value, attribute: &str) -> String {
+    device["attributes"][attribute]["string"].as_str().expect("a text").to_owned()
+}
+
+#[test]
+fn driver_registers_and_publishes_its_gpus() {
+    let fixture = Fixture::new(GPUS);
+    let host = Host::new(&fixture);
+    let driver = host.driver(&[]);
+    let info = host.registered();
+    assert_eq!((info.r#type.as_str(), info.name.as_str()), ("DRAPlugin", DRIVER));
+    assert_eq!(info.supported_versions, ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"]);
+    let devices = host.published("two GPUs", |devices| devices.len() == 2);
+    assert!(text(&devices[0], "uuid").starts_with("GPU-"), "{devices:?}");
+    assert_eq!(text(&devices[0], "mode"), "weight");
+    assert_eq!(devices[0]["capacity"]["memory"]["value"], "15104Mi");
+    assert_eq!(devices[0]["capacity"]["weight"]["value"], "20");
+    assert_eq!(devices[0]["allowMultipleAllocations"], true);
+    assert!(devices[0]["attributes"]["driverVersion"]["version"].is_string(), "{devices:?}");
+    let slice = &host.server.objects("resourceslices")[0];
+    assert_eq!(slice["metadata"]["ownerReferences"][0]["uid"], "uid-n1");
+
+    // The kubelet deletes the slices of a driver that is away. They come back.
+    let name = slice["metadata"]["name"].as_str().expect("a name");
+    assert!(host.server.remove(&Key::new("resourceslices", "", name)));
+    host.published("the slices again", |devices| devices.len() == 2);
+
+    // A clean end removes the sockets.
+    driver.signal(15);
+    assert_eq!(driver.end().code(), Some(0));
+    assert!(!fixture.path("registry/gpu.cgpu.dev-reg.sock").exists());
+    assert!(!fixture.path("plugins/gpu.cgpu.dev/dra.sock").exists());
+}
+
+#[test]
+fn claim_survives_restarts_until_it_is_unprepared() {
+    let fixture = Fixture::new(GPUS);
+    let host = Host::new(&fixture);
+    let driver = host.driver(&[]);
+    let info = host.registered();
+    let devices = host.published("two GPUs", |devices| devices.len() == 2);
+    let claim = host.claim("c", &[("gpu-0", "2Gi", 3), ("gpu-1", "1Gi", 3)]);
+    let prepared = host.prepare(&info, &claim).expect("prepared");
+    let shares = [0, 1].map(|at| format!("{}-{at}", uid(&claim)));
+    let device = |at: usize| PreparedDevice {
+        requests: vec!["main".into()],
+        device: format!("{NODE}/gpu-{at}"),
+        cdi: vec![format!("cgpu.dev/share={}", shares[at])],
+        share: Some(format!("c-{at}")),
+    };
+    assert_eq!(prepared, [device(0), device(1)]);
+    let gpu = text(&devices[1], "uuid");
+    assert_eq!(host.limits(&shares[1]), format!("version 1\nweight 3\ngpu {gpu} 1073741824\n"));
+    let files = host.files();
+    assert_eq!(files.len(), 4, "{files:?}");
+
+    // The next driver restores what a restart of the node has removed, and gives the same answer.
+    driver.kill();
+    std::fs::remove_dir_all(fixture.root().join("shares")).expect("the limits");
+    std::fs::remove_dir_all(fixture.path("cdi")).expect("the specifications");
+    let driver = host.driver(&[]);
+    let info = host.registered();
+    assert_eq!(host.files(), files);
+    assert_eq!(host.prepare(&info, &claim), Ok(prepared.clone()));
+
+    // The claim is unprepared from the record alone.
+    assert!(host.server.remove(&Key::new("resourceclaims", "test", "c")));
+    host.unprepare(&info, &claim);
+    assert_eq!(host.files(), BTreeSet::new());
+    host.unprepare(&info, &claim);
+    drop(driver);
+}
+
+#[test]
+fn device_is_not_oversold_by_a_force_deleted_pod() {
+    let fixture = Fixture::new(GPUS);
+    let host = Host::new(&fixture);
+    let _driver = host.driver(&[]);
+    let info = host.registered();
+    let old = host.claim("old", &[("gpu-0", "10Gi", 1)]);
+    host.prepare(&info, &old).expect("prepared");
+    // The pod is deleted by force: its claim is gone, and the scheduler gives its room away, while
+    // its container still runs.
+    assert!(host.server.remove(&Key::new("resourceclaims", "test", "old")));
+    let new = host.claim("new", &[("gpu-0", "10Gi", 1)]);
+    let refusal = host.prepare(&info, &new).unwrap_err();
+    assert!(refusal.contains("claim test/new waits for room on gpu-0"), "{refusal}");
+    host.unprepare(&info, &old);
+    host.prepare(&info, &new).expect("prepared");
+
+    // A claim that was made anew under its name is another one.
+    let claim = host.claim("other", &[("gpu-1", "1Gi", 1)]);
+    host.server.edit(&Key::new("resourceclaims", "test", "other"), |claim| {
+        claim["metadata"]["uid"] = "another".into();
+    });
+    let refusal = host.prepare(&info, &claim).unwrap_err();
+    assert!(refusal.contains("it was made anew"), "{refusal}");
+}
+
+#[test]
+fn prepared_claim_is_answered_without_an_api_server() {
+    let fixture = Fixture::new(GPUS);
+    let mut host = Host::new(&fixture);
+    let _driver = host.driver(&["--request-timeout", "2s"]);
+    let info = host.registered();
+    let (one, other) =
+        (host.claim("one", &[("gpu-0", "1Gi", 1)]), host.claim("other", &[("gpu-0", "1Gi", 1)]));
+    let prepared = host.prepare(&info, &one);
+    assert!(prepared.is_ok(), "{prepared:?}");
+    host.server.close();
+    assert_eq!(host.prepare(&info, &one), prepared);
+    let refusal = host.prepare(&info, &other).unwrap_err();
+    assert!(refusal.contains("cannot read claim test/other"), "{refusal}");
+    host.unprepare(&info, &one);
+    host.server.reopen();
+    host.fixture.eventually("the API server", || host.prepare(&info, &other).ok());
+}
+
+#[test]
+fn second_instance_serves_when_the_first_has_ended() {
+    let fixture = Fixture::new(GPUS);
+    let host = Host::new(&fixture);
+    let first = host.driver(&[]);
+    let info = host.registered();
+    let claim = host.claim("c", &[("gpu-0", "1Gi", 1)]);
+    host.prepare(&info, &claim).expect("prepared");
+    // A waiting instance that ends leaves the sockets of the other.
+    let waiting = host.driver(&[]);
+    waiting.signal(15);
+    waiting.end();
+    host.registered();
+    let second = host.driver(&[]);
+    first.signal(15);
+    assert_eq!(first.end().code(), Some(0));
+    let info = host.registered();
+    assert_eq!(host.files().len(), 3);
+    host.unprepare(&info, &claim);
+    second.kill();
+}
+
+#[test]
+fn gpu_with_an_error_is_tainted_until_it_is_quiet() {
+    let fixture = Fixture::new(GPUS);
+    let host = Host::new(&fixture);
+    let driver = host.driver(&["--recovery", "3600"]);
+    let info = host.registered();
+    host.published("two GPUs", |devices| devices.len() == 2);
+    let claim = host.claim("c", &[("gpu-1", "1Gi", 1)]);
+    host.prepare(&info, &claim).expect("prepared");
+    let mut command = fixture.native(&fixture.dist().file("cgpu-sim"));
+    command.args(["xid", "1", "48"]);
+    Outcome::of(command).exits(0);
+    let is_tainted = |devices: &[Value]| {
+        devices.len() == 2
+            && devices[0]["taints"].is_null()
+            && devices[1]["taints"][0]["key"] == "gpu.cgpu.dev/unhealthy"
+    };
+    host.published("a taint", is_tainted);
+    fixture.eventually("the health of the devices", || {
+        let health = host.kubelet.health(&info).ok()?;
+        (health == [("gpu-0".into(), true), ("gpu-1".into(), false)].into()).then_some(())
+    });
+    // What is prepared stays. The next driver takes over the recorded error, and clears it when the
+    // GPU was quiet.
+    assert_eq!(host.files().len(), 3);
+    driver.kill();
+    let driver = host.driver(&["--recovery", "3600"]);
+    host.registered();
+    host.published("the taint of the last driver", is_tainted);
+    driver.kill();
+    let _driver = host.driver(&["--recovery", "1"]);
+    host.published("no taint", |devices| devices.iter().all(|device| device["taints"].is_null()));
+    host.unprepare(&host.registered(), &claim);
+}
+
+#[test]
+fn claims_of_many_pods_are_prepared_at_once() {
+    let fixture = Fixture::new(GPUS);
+    let host = Host::new(&fixture);
+    let _driver = host.driver(&[]);
+    let info = host.registered();
+    let gpu = |at: usize| if at.is_multiple_of(2) { "gpu-0" } else { "gpu-1" };
+    let claims: Vec<Value> =
+        (0..64).map(|at| host.claim(&format!("c{at}"), &[(gpu(at), "128Mi", 1)])).collect();
+    let all: Vec<&Value> = claims.iter().collect();
+    let answers = host.kubelet.prepare(&info, &all).expect("an answer");
+    // A GPU has places for 20.
+    assert_eq!(answers.values().filter(|answer| answer.is_ok()).count(), 40);
+    assert_eq!(host.files().len(), 40 * 3);
+    let answers = host.kubelet.unprepare(&info, &all).expect("an answer");
+    assert!(answers.values().all(Result::is_ok), "{answers:?}");
+    assert_eq!(host.files(), BTreeSet::new());
+}
