@@ -24,6 +24,29 @@ pub fn image(dir: &Path) -> Option<String> {
     record.image.filter(|image| !image.is_empty())
 }
 
+/// A container's first process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct FirstProcess {
+    /// Its number.
+    pub pid: u32,
+    /// Its start time, in clock ticks since boot.
+    pub started: u64,
+    /// Inode of the PID namespace that the number is of; 0: not known.
+    #[serde(default)]
+    pub namespace: u64,
+}
+
+/// Returns the container's first process, if it was recorded.
+#[must_use]
+pub fn first_process(dir: &Path) -> Option<FirstProcess> {
+    #[derive(Deserialize)]
+    struct Record {
+        first: FirstProcess,
+    }
+    let record: Record = serde_json::from_str(&read_text(&dir.join(RECORD))?).ok()?;
+    Some(record.first)
+}
+
 /// Returns the text of a container's file. The file may be anything: links are not followed, FIFOs
 /// are not waited for.
 #[must_use]
@@ -37,6 +60,23 @@ pub fn read_text(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn first_process_is_reported_where_it_was_recorded() {
+        let folder = tempfile::tempdir().unwrap();
+        let first_of = |text: &str| {
+            std::fs::write(folder.path().join(RECORD), text).unwrap();
+            first_process(folder.path())
+        };
+        let first = FirstProcess { pid: 1, started: 2, namespace: 3 };
+        assert_eq!(
+            first_of(r#"{"bundle":"/b","first":{"pid":1,"started":2,"namespace":3}}"#),
+            Some(first)
+        );
+        for text in [r#"{"bundle":"/b"}"#, r#"{"first":null}"#, r#"{"first":{"pid":-1}}"#, ""] {
+            assert_eq!(first_of(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn image_is_reported_where_it_was_recorded() {

@@ -21,6 +21,7 @@
 //! | [`grant_snapshot`] | the monitor's page, copied for display |
 //! | [`host_memory`] | memory of the host that can be a GPU's |
 //! | [`peer`] | the user at the other end of a socket |
+//! | [`process_stat`] | what the kernel says of a process |
 //! | [`limits`], [`paths`], [`uuid`] | a container's limits, file locations, GPU names |
 //! | [`named_count`] | counts by names that only the processes know |
 //! | [`reason`] | the counted reasons of refusals and notices |
@@ -88,6 +89,8 @@ pub mod mapping;
 pub mod paths;
 #[cfg(not(loom))]
 pub mod peer;
+#[cfg(not(loom))]
+pub mod process_stat;
 #[cfg(not(loom))]
 mod record;
 #[cfg(not(loom))]

@@ -1,10 +1,15 @@
-//! Which container a process can belong to by its control groups, which neither the process nor
-//! another container can choose.
+//! Which container a process can belong to by its control groups.
 //!
 //! Container engines name a container's group after its id of 64 hexadecimal digits: `/docker/ID`,
-//! `/kubepods/.../cri-containerd-ID.scope`. A process in a nested container has both ids. A
-//! container that may write its own group can name groups *within* it after another container, but
-//! not one that it is in itself. So the outermost id that is known counts.
+//! `/kubepods/.../cri-containerd-ID.scope`. Others can name groups after a container, too: a user
+//! to whom systemd has delegated a group, a container that may write its own, the parent that a
+//! user chooses for a container. So the name alone says little. A process belongs to a container
+//! if it is in the group of the container's first process, or below: the engine puts that process
+//! there, and its number is recorded before a program of the container runs. Of several such
+//! groups the innermost counts: an engine has put a container below another one.
+//!
+//! Where the first process is not known, the outermost id of a known container counts: what a
+//! container can write itself is below its own group.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +24,11 @@ pub(super) struct Cgroups(String);
 impl Cgroups {
     /// Reads a process's groups. None: there is no such process.
     pub(super) fn of(pid: u32) -> Option<Self> {
-        let read = |folder: &Path| fs::read_to_string(folder.join("cgroup")).ok().map(Self);
+        // A name in a path may be any bytes.
+        let read = |folder: &Path| {
+            let text = fs::read(folder.join("cgroup")).ok()?;
+            Some(Self(String::from_utf8_lossy(&text).into_owned()))
+        };
         Self::named_or(read(Path::new(&format!("/proc/{pid}")))?, || read(&folder(pid)))
     }
 
@@ -30,8 +39,34 @@ impl Cgroups {
     }
 
     /// Returns all container ids in the paths.
-    fn all(&self) -> BTreeSet<&str> {
+    pub(super) fn all(&self) -> BTreeSet<&str> {
         words(&self.0).filter(|word| is_id(word)).collect()
+    }
+
+    /// Returns the container's groups, if these are the groups of its first process: each line up
+    /// to the group that the engine has named after the id. Empty: it has named none.
+    pub(super) fn named_after<'a>(&'a self, id: &str) -> Vec<&'a str> {
+        let group = |line: &'a str| {
+            let mut end = 0;
+            line.split_inclusive('/').find_map(|name| {
+                end += name.len();
+                words(name).any(|word| word == id).then(|| line.get(..end))?
+            })
+        };
+        self.0.lines().filter_map(group).map(|group| group.trim_end_matches('/')).collect()
+    }
+
+    /// Returns how deep the process is below the root in a container's groups; none: it is in none
+    /// of them.
+    pub(super) fn depth_in(&self, groups: &[&str]) -> Option<usize> {
+        let is_in = |group: &&&str| {
+            self.0.lines().any(|line| {
+                line.strip_prefix(**group)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            })
+        };
+        let depth = |group: &&str| group.matches('/').count();
+        groups.iter().filter(is_in).map(depth).max()
     }
 
     /// Returns the ids of the innermost container; normally one.
@@ -98,6 +133,43 @@ mod tests {
             let own = Cgroups(groups.clone());
             let is_known = |id: &str| known.iter().any(|one| one == id);
             assert_eq!(own.outermost(is_known), expected, "{groups}");
+        }
+    }
+
+    #[test]
+    fn container_is_where_its_first_process_is() {
+        let (a, b) = ("a".repeat(64), "b".repeat(64));
+        let groups = |text: &str| Cgroups(text.replace('A', &a).replace('B', &b));
+        for (first, group, own, depth) in [
+            ("0::/docker/A\n", "0::/docker/A\n", &["0::/docker/A"][..], Some(2)),
+            // A process further in; one that its container has moved.
+            ("0::/docker/A\n", "0::/docker/A/x/y\n", &["0::/docker/A"], Some(2)),
+            ("0::/docker/A/init\n", "0::/docker/A/x\n", &["0::/docker/A"], Some(2)),
+            // A group of the same name elsewhere: a user's own, a parent that a user has chosen.
+            (
+                "0::/s/docker-A.scope\n",
+                "0::/user@7/docker-A.scope\n",
+                &["0::/s/docker-A.scope"],
+                None,
+            ),
+            ("0::/docker/A\n", "0::/A/B\n", &["0::/docker/A"], None),
+            ("0::/A/B\n", "0::/A/B\n", &["0::/A"], Some(1)),
+            ("0::/docker/A\n", "0::/docker/A0\n", &["0::/docker/A"], None),
+            // Version 1: any of the hierarchies.
+            (
+                "5:pids:/docker/A\n1:x:/\n",
+                "5:pids:/docker/A\n1:x:/other\n",
+                &["5:pids:/docker/A"],
+                Some(2),
+            ),
+            ("5:pids:/docker/A\n", "4:cpu:/docker/A\n", &["5:pids:/docker/A"], None),
+            ("0::/user.slice\n", "0::/user.slice\n", &[], None),
+        ] {
+            let first = groups(first);
+            let found = first.named_after(&a);
+            let own: Vec<_> = own.iter().map(|own| own.replace('A', &a)).collect();
+            assert_eq!(found, own);
+            assert_eq!(groups(group).depth_in(&found), depth, "{group}");
         }
     }
 

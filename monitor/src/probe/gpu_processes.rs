@@ -2,8 +2,8 @@
 //!
 //! NVML gives process ids. The container of a process is found by, in this order:
 //!
-//! 1. its control group, where that contains an engine's container id that is also the name of a
-//!    container's directory: the outermost such id;
+//! 1. its control group: that of a container's first process, or one below it, where the engine
+//!    names groups after ids that are also the names of containers' directories (`cgroups.rs`);
 //! 2. the directory that it sees at `/run/cgpu`: the same as a container's on the host;
 //! 3. its ancestors: the nearest that has registered a container, or is verified to be in one;
 //! 4. its PID namespace, if that is not the monitor's: the same as that of processes of one
@@ -14,12 +14,14 @@
 //! that the control groups agree. Processes are remembered by pid and start time, since the kernel
 //! reuses pids. What a process says itself, in variables or in its region, does not count.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use cgpu_client::message::Shim;
+use cgpu_client::record;
 use cgpu_shm::uuid::Uuid;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2, statat};
 
@@ -79,6 +81,8 @@ pub(super) struct ProcessIndex<'a> {
     directories: Vec<Option<Identity>>,
     /// The containers' known processes that live.
     known: Vec<Vec<KnownProcess>>,
+    /// The groups of the containers' first processes, read when needed; none: not known.
+    places: Vec<OnceCell<Option<Cgroups>>>,
     own_namespace: Option<Identity>,
     /// The monitor and its ancestors, which never belong to a container.
     ancestors: Vec<ProcessId>,
@@ -151,6 +155,7 @@ impl<'a> ProcessIndex<'a> {
                 .iter()
                 .map(|identity| identity.ids().filter_map(KnownProcess::of).collect())
                 .collect(),
+            places: identities.iter().map(|_| OnceCell::new()).collect(),
             own_namespace: pid_namespace(std::process::id()),
             ancestors: ancestry(std::process::id()),
         }
@@ -189,9 +194,35 @@ impl<'a> ProcessIndex<'a> {
     }
 
     fn by_group(&self, groups: &Cgroups) -> Option<usize> {
-        let is_known = |id: &str| self.identities.iter().any(|known| known.id() == Some(id));
+        let named = groups.all();
+        let depth = |at: usize| {
+            let id = self.identities[at].id().filter(|id| named.contains(id))?;
+            Some((groups.depth_in(&self.place(at)?.named_after(id))?, at))
+        };
+        let innermost = (0..self.identities.len()).filter_map(depth).max();
+        if let Some((_, at)) = innermost {
+            return Some(at);
+        }
+        let is_known = |id: &str| {
+            let is_it =
+                |at: usize| self.identities[at].id() == Some(id) && self.place(at).is_none();
+            (0..self.identities.len()).any(is_it)
+        };
         let own = groups.outermost(is_known);
         self.only(|at| self.identities[at].id().is_some_and(|id| own.contains(id)))
+    }
+
+    /// Returns the groups of a container's first process; none: it is not recorded, or not by a
+    /// number of this PID namespace.
+    fn place(&self, at: usize) -> Option<&Cgroups> {
+        let read = || {
+            let first = record::first_process(&self.identities[at].dir)?;
+            let own = self.own_namespace.map_or(0, |(_, inode)| inode);
+            let groups = Cgroups::of(first.pid).filter(|_| [0, own].contains(&first.namespace))?;
+            // Checked last, so that the groups are of this process.
+            ProcessId { pid: first.pid, start_time: first.started }.lives().then_some(groups)
+        };
+        self.places[at].get_or_init(read).as_ref()
     }
 
     fn by_directory(&self, pid: u32) -> Option<usize> {

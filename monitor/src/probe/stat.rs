@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use cgpu_shm::process_stat::ProcessStat;
 use cgpu_text::printable;
 
 use crate::watcher::ProcessId;
@@ -40,21 +41,9 @@ impl Stat {
         Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// Parses the line. The name is in brackets and may contain brackets.
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let open = bytes.iter().position(|byte| *byte == b'(')?;
-        let close = bytes.iter().rposition(|byte| *byte == b')')?;
-        let comm = String::from_utf8_lossy(bytes.get(open + 1..close)?);
-        let comm = printable(&comm);
-        let rest = std::str::from_utf8(bytes.get(close + 1..)?).ok()?;
-        let field = |number: usize| rest.split_whitespace().nth(number - 3);
-        let has_exited = matches!(field(3), Some("Z" | "X"));
-        let threads: u64 = field(20)?.parse().ok()?;
-        // A zombie is on no GPU, unless other threads than the main one go on.
-        if has_exited && threads <= 1 {
-            return None;
-        }
-        let (parent, start_time) = (field(4)?.parse().ok()?, field(22)?.parse().ok()?);
+    fn parse(line: &[u8]) -> Option<Self> {
+        let ProcessStat { comm, parent, start_time, has_exited } = ProcessStat::parse(line)?;
+        let comm = printable(&String::from_utf8_lossy(comm));
         Some(Self { comm, parent, start_time, has_exited })
     }
 }
@@ -85,24 +74,6 @@ pub(super) fn ancestry(pid: u32) -> Vec<ProcessId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn process_name_may_contain_brackets() {
-        let rest = "S 41 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 1 1";
-        let stat = Stat::parse(format!("42 (a) b (c\n) {rest}").as_bytes()).unwrap();
-        assert_eq!(
-            stat,
-            Stat { comm: "a) b (c ".into(), parent: 41, start_time: 987_654, has_exited: false }
-        );
-        for text in ["", "42", "42 (", "42 )(", "42 (x)", "42 (x) S", "42 (x) Z 1"] {
-            assert_eq!(Stat::parse(text.as_bytes()), None, "{text}");
-        }
-        let zombie = rest.replacen('S', "Z", 1);
-        let parsed = |rest: &str| Stat::parse(format!("42 (x) {rest}").as_bytes());
-        assert_eq!(parsed(&zombie), None);
-        // Its main thread has exited, and another one has not.
-        assert!(parsed(&zombie.replace(" 20 0 1 ", " 20 0 2 ")).unwrap().has_exited);
-    }
 
     #[test]
     fn pid_alone_does_not_identify_a_process() {

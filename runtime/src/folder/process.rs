@@ -8,6 +8,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use cgpu_shm::process_stat::ProcessStat;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 /// The initial PID namespace (`PROC_PID_INIT_INO`), whose processes are all there are.
@@ -26,18 +28,9 @@ pub(super) struct Process {
 impl Process {
     /// Returns the process with this number in our PID namespace, unless it has ended.
     pub(super) fn find(pid: i32) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in parentheses, may hold anything; the 22nd field is the 20th after it.
-        let fields = stat.rsplit_once(") ")?.1;
-        // A zombie has ended.
-        if fields.starts_with(['Z', 'X']) {
-            return None;
-        }
-        Some(Self {
-            pid,
-            started: fields.split(' ').nth(19)?.parse().ok()?,
-            namespace: own_namespace(),
-        })
+        let line = read(pid).ok()?;
+        let stat = ProcessStat::parse(&line)?;
+        Some(Self { pid, started: stat.start_time, namespace: own_namespace() })
     }
 
     /// Whether the number is of another PID namespace than ours.
@@ -51,9 +44,18 @@ impl Process {
         if self.is_elsewhere() {
             return may_have_process(self.namespace, INITIAL, Path::new("/proc"));
         }
-        Self::find(self.pid)
-            .is_some_and(|found| (found.pid, found.started) == (self.pid, self.started))
+        match read(self.pid) {
+            Ok(line) => {
+                ProcessStat::parse(&line).is_some_and(|stat| stat.start_time == self.started)
+            }
+            // What cannot be read may be alive.
+            Err(error) => !matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::SRCH)),
+        }
     }
+}
+
+fn read(pid: i32) -> std::io::Result<Vec<u8>> {
+    fs::read(format!("/proc/{pid}/stat"))
 }
 
 /// Our PID namespace; 0 if the system does not say.
@@ -94,6 +96,24 @@ fn namespace_of(process: &Path) -> std::io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn process_lives_whatever_it_calls_itself() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", r#"printf '\377) Z 1' > /proc/$$/comm; echo; read -r line"#])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut named = [0];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut named).unwrap();
+        let process = Process::find(child.id().cast_signed()).unwrap();
+        assert!(process.is_alive());
+        assert!(!Process { started: process.started + 1, ..process }.is_alive());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(!process.is_alive());
+    }
 
     #[test]
     fn pid_namespace_may_have_a_process_until_none_is_found() {

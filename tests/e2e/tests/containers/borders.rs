@@ -8,11 +8,14 @@ with_each_runtime! {
     bundle_named_in_any_form_has_its_limit
     slice_is_reclaimed_when_the_next_runtime_fails
     program_with_foreign_loader_is_reported_by_the_watcher
+    control_group_with_a_containers_name_is_not_its_own
     gpu_partitioned_after_start_is_refused
     idle_container_in_another_pid_namespace_is_not_replaced
 }
 
 mod steps {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::MetadataExt;
 
     use cgpu_e2e::{contained, skip};
@@ -193,6 +196,73 @@ mod steps {
             );
         }
         container.delete();
+        is_clean(&fixture);
+    }
+
+    /// Users of the host name the groups that systemd has delegated to them, and containers those
+    /// that they may write, as they like.
+    pub(crate) fn control_group_with_a_containers_name_is_not_its_own(
+        test: &str,
+        runtime: Runtime,
+    ) {
+        let fixture = Fixture::new(T4);
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
+        let hierarchies = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].map(Path::new);
+        let has_groups = |hierarchy: &&Path| hierarchy.join("cgroup.procs").exists();
+        let Some(hierarchy) = hierarchies.into_iter().find(has_groups) else {
+            return skip(test, "control-groups", "no control groups are mounted");
+        };
+        let name = fixture.path("").file_name().expect("a name").to_string_lossy().into_owned();
+        let id = "a1".repeat(32);
+        let group = |path: &OsStr| {
+            let group = hierarchy.join(&name).join(path);
+            fs::create_dir_all(&group).expect("a group");
+            group
+        };
+        let bundle = oci.bundle(&id, SIX, &["sleep", "600"]);
+        let own = format!("/{name}/docker/{id}");
+        change(&bundle, |config| config["linux"]["cgroupsPath"] = own.clone().into());
+        add_foreign_loader(&bundle.join("rootfs"));
+        let container = oci.start_bundle(&id, &bundle);
+        let mut inside = container.spawn(&["/opt/loader", "/bin/hold", "1G", "240"]);
+        inside.line();
+        // Another user's process, in a group of its own.
+        let user = group(format!("user/docker-{id}.scope").as_ref());
+        let program = fixture.dist().file("programs/hold");
+        let mut enter = fixture.native(Path::new("sh"));
+        enter.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]);
+        enter.arg(&user).arg(program).args(["1G", "240"]);
+        let mut outside = Child::start(enter);
+        let held: Value = serde_json::from_str(&outside.line()).expect("JSON");
+        let outside_pid = u32::try_from(held["pid"].as_u64().expect("a number")).expect("a pid");
+        let pids = || -> Vec<u32> {
+            let text = fs::read_to_string(hierarchy.join(&own[1..]).join("cgroup.procs"));
+            text.unwrap_or_default().lines().filter_map(|pid| pid.parse().ok()).collect()
+        };
+        let owners = |fixture: &Fixture, pids: &[u32]| {
+            let _monitor = Monitor::start(fixture);
+            fixture.eventually("both are found", || {
+                let all = fixture.smi()["findings"].as_array().cloned().unwrap_or_default();
+                let owner = |pids: &[u32]| {
+                    let is_of = |one: &&Value| pids.iter().any(|pid| one["pid"] == *pid);
+                    all.iter().find(is_of).map(|one| !one["container"].is_null())
+                };
+                Some((owner(pids)?, owner(&[outside_pid])?))
+            })
+        };
+        let inside_pids = pids();
+        assert_eq!(owners(&fixture, &inside_pids), (true, false));
+        // The container names a group below its own by bytes that are no text.
+        let odd = group(OsStr::from_bytes(&[format!("docker/{id}/").as_bytes(), b"\xff"].concat()));
+        for pid in &inside_pids {
+            let _ = fs::write(odd.join("cgroup.procs"), pid.to_string());
+        }
+        assert_eq!(owners(&fixture, &inside_pids), (true, false));
+        drop((inside, outside));
+        container.delete();
+        for group in [odd, user] {
+            let _ = fs::remove_dir(group);
+        }
         is_clean(&fixture);
     }
 
