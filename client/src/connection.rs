@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cgpu_shm::peer;
+use cgpu_shm::{paths, peer};
 use rustix::net;
 
 use crate::health::Health;
@@ -87,6 +87,18 @@ fn open(socket: &Path, timeout: Duration) -> io::Result<UnixStream> {
     Ok(stream.into())
 }
 
+/// Connects to the monitor's socket for this user.
+fn open_own(socket: &Path, timeout: Duration) -> io::Result<UnixStream> {
+    use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied};
+    match open(&paths::owner_socket(socket), timeout) {
+        // It is for other users. Or there is none: that of an earlier release, or of no monitor.
+        Err(error) if matches!(error.kind(), PermissionDenied | NotFound | ConnectionRefused) => {
+            open(socket, timeout)
+        }
+        opened => opened,
+    }
+}
+
 fn is_cut_off(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
@@ -107,7 +119,7 @@ impl Client {
     /// As [`Client::connect`].
     pub fn connect_within(socket: &Path, timeout: Duration) -> Result<Self, Failure> {
         let absent = |error| Failure::Absent(socket.to_owned(), error);
-        let stream = open(socket, timeout).map_err(absent)?;
+        let stream = open_own(socket, timeout).map_err(absent)?;
         stream.set_read_timeout(Some(timeout)).map_err(absent)?;
         Ok(Self { socket: socket.to_owned(), stream: BufReader::new(stream) })
     }

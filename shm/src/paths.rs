@@ -58,6 +58,13 @@ pub fn socket(root: &Path) -> PathBuf {
     root.join("monitor.sock")
 }
 
+/// Returns the path of the socket that root and the monitor's own user have for themselves, beside
+/// the monitor's `socket`.
+#[must_use]
+pub fn owner_socket(socket: &Path) -> PathBuf {
+    socket.with_file_name("owner.sock")
+}
+
 /// Returns the directory that has one directory per container.
 #[must_use]
 pub fn containers(root: &Path) -> PathBuf {

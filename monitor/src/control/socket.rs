@@ -1,7 +1,8 @@
 //! The control socket: one request a line, one reply a line.
 //!
 //! Every user that can open it may read. Root and the monitor's own user may write: the kernel
-//! tells the user of a connection.
+//! tells the user of a connection. These two also have a socket of their own, `owner.sock`: however
+//! many processes of other users wait for a connection, they do not wait behind them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cgpu_client::message::{Errno, Refusal, Reply, Request};
-use cgpu_shm::peer;
 use cgpu_shm::units::Nanos;
+use cgpu_shm::{paths, peer};
 
 use super::answer;
 use crate::host::Host;
@@ -33,14 +34,30 @@ const MAX_REQUEST: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Socket {
+    all: Entrance,
+    owner: Entrance,
+    /// Whether a successor has taken over the sockets' names, and removes them.
+    is_left: bool,
+    clients: BTreeMap<u64, Client>,
+    next: u64,
+}
+
+/// Which socket a client connects to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// That of all users.
+    All,
+    /// That of root and the monitor's own user.
+    Owner,
+}
+
+/// A socket at which clients are accepted.
+#[derive(Debug)]
+struct Entrance {
     path: PathBuf,
     /// Device and inode of the socket that was created there.
     identity: Option<(u64, u64)>,
-    /// Whether a successor has taken over the socket's name, and removes it.
-    is_left: bool,
     listener: UnixListener,
-    clients: BTreeMap<u64, Client>,
-    next: u64,
 }
 
 #[derive(Debug)]
@@ -75,45 +92,30 @@ impl Socket {
         if UnixStream::connect(path).is_ok() {
             return Err(ErrorKind::AddrInUse.into());
         }
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        Ok(Self::new(path, listen(path)?))
+        Self::new(path, Entrance::open)
     }
 
-    /// Replaces the socket of a monitor that has transferred its state: new clients connect to this
-    /// one.
+    /// Replaces the sockets of a monitor that has transferred its state: new clients connect to
+    /// these.
     ///
     /// # Errors
     /// I/O errors.
     pub(crate) fn take_over(path: &Path) -> io::Result<Self> {
-        let draft = path.with_extension("sock.new");
-        match fs::remove_file(&draft) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = listen(&draft)?;
-        fs::rename(&draft, path)?;
-        Ok(Self::new(path, listener))
+        Self::new(path, Entrance::take_over)
     }
 
-    fn new(path: &Path, listener: UnixListener) -> Self {
-        Self {
-            path: path.to_owned(),
-            identity: identity(path).ok(),
-            is_left: false,
-            listener,
-            clients: BTreeMap::new(),
-            next: 0,
-        }
+    fn new(path: &Path, open: impl Fn(&Path, u32) -> io::Result<Entrance>) -> io::Result<Self> {
+        // A client that finds this one finds the other one, too.
+        let owner = open(&paths::owner_socket(path), 0o600)?;
+        let all = open(path, 0o666)?;
+        Ok(Self { all, owner, is_left: false, clients: BTreeMap::new(), next: 0 })
     }
 
     /// Returns when the successor has replaced the socket. Clients that connect until then send
     /// their requests again when the connection ends.
     pub(crate) fn end_when_replaced(self, timeout: Duration) {
         let until = Instant::now() + timeout;
-        while identity(&self.path).ok() == self.identity && Instant::now() < until {
+        while self.all.is_in_place() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -135,16 +137,19 @@ impl Socket {
         }
     }
 
-    pub(crate) const fn listener(&self) -> &UnixListener {
-        &self.listener
+    pub(crate) const fn listener(&self, door: Door) -> &UnixListener {
+        match door {
+            Door::All => &self.all.listener,
+            Door::Owner => &self.owner.listener,
+        }
     }
 
     /// Accepts a client.
     ///
     /// # Errors
     /// If none can be accepted now: no descriptors or no memory are left.
-    pub(crate) fn accept(&mut self, now: Nanos) -> io::Result<Accepted<'_>> {
-        let mut stream = match self.listener.accept() {
+    pub(crate) fn accept(&mut self, now: Nanos, door: Door) -> io::Result<Accepted<'_>> {
+        let mut stream = match self.listener(door).accept() {
             Ok((stream, _)) => stream,
             Err(error)
                 if matches!(
@@ -264,12 +269,41 @@ impl Socket {
     }
 }
 
-fn listen(path: &Path) -> io::Result<UnixListener> {
+impl Entrance {
+    fn open(path: &Path, mode: u32) -> io::Result<Self> {
+        remove(path)?;
+        Ok(Self {
+            listener: listen(path, mode)?,
+            identity: identity(path).ok(),
+            path: path.to_owned(),
+        })
+    }
+
+    fn take_over(path: &Path, mode: u32) -> io::Result<Self> {
+        let draft = Self::open(&path.with_extension("sock.new"), mode)?;
+        fs::rename(&draft.path, path)?;
+        Ok(Self { path: path.to_owned(), ..draft })
+    }
+
+    /// Whether no successor has replaced it.
+    fn is_in_place(&self) -> bool {
+        identity(&self.path).ok() == self.identity
+    }
+}
+
+fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(path)?;
     listener.set_nonblocking(true)?;
     rustix::net::listen(&listener, BACKLOG)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     Ok(listener)
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
@@ -279,9 +313,10 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // If it cannot be removed, the next monitor finds that no monitor answers there.
+        // If one cannot be removed, the next monitor finds that no monitor answers there.
         if !self.is_left {
-            let _ = fs::remove_file(&self.path);
+            let _ = remove(&self.all.path);
+            let _ = remove(&self.owner.path);
         }
     }
 }

@@ -33,7 +33,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use super::poll::{Poll, Source};
 use crate::config::Config;
 use crate::control::answer;
-use crate::control::socket::Socket;
+use crate::control::socket::{Door, Socket};
 use crate::control::tree::channel::RequestReceiver;
 use crate::host::{Change, Host, Process};
 use crate::service::Watchdog;
@@ -72,7 +72,7 @@ pub(super) struct EventLoop {
     accept_fails: bool,
     /// Connections of users that may not write.
     users: Poll,
-    shared: [SharedSource; 3],
+    shared: [SharedSource; 4],
 }
 
 /// A source of events that any user of the host can cause. Those of users that may not write take
@@ -109,7 +109,9 @@ impl EventLoop {
             signals.push(reader);
         }
         let users = Poll::new()?;
-        poll.add(socket.listener(), Source::Listener)?;
+        for door in [Door::All, Door::Owner] {
+            poll.add(socket.listener(door), Source::Listener(door))?;
+        }
         poll.add(&users, Source::Users)?;
         poll.add(&tree_requests, Source::Tree)?;
         poll.add(&host.files, Source::Files)?;
@@ -126,7 +128,13 @@ impl EventLoop {
             muted: Vec::new(),
             accept_fails: false,
             users,
-            shared: [Source::Listener, Source::Users, Source::Tree].map(SharedSource::new),
+            shared: [
+                Source::Listener(Door::All),
+                Source::Listener(Door::Owner),
+                Source::Users,
+                Source::Tree,
+            ]
+            .map(SharedSource::new),
         })
     }
 
@@ -166,7 +174,7 @@ impl EventLoop {
                 match source {
                     Source::Signal(STOP) => return Ok(End::Stopped),
                     Source::Signal(kind) => self.handle_signal(time, kind),
-                    Source::Tree | Source::Listener | Source::Users => {
+                    Source::Tree | Source::Listener(_) | Source::Users => {
                         if !self.serve_shared(time, source)? {
                             self.charge(source, &mut start);
                         }
@@ -199,7 +207,7 @@ impl EventLoop {
     /// Serves one event of a source that any user can cause. Returns whether its user may write.
     fn serve_shared(&mut self, time: Nanos, source: Source) -> Result<bool> {
         Ok(match source {
-            Source::Listener => self.accept(time),
+            Source::Listener(door) => self.accept(time, door),
             Source::Users => {
                 if let Some(Source::Connection(number)) = self.users.next_ready()? {
                     self.socket.serve(number, &mut self.host, time);
@@ -217,8 +225,8 @@ impl EventLoop {
 
     /// Accepts a client. Where the system is out of descriptors, tries again with the next
     /// heartbeat: the listener stays readable. Returns whether the client may write.
-    fn accept(&mut self, time: Nanos) -> bool {
-        match self.socket.accept(time) {
+    fn accept(&mut self, time: Nanos, door: Door) -> bool {
+        match self.socket.accept(time, door) {
             Ok(accepted) => {
                 self.accept_fails = false;
                 let poll = if accepted.may_write { &self.poll } else { &self.users };
@@ -236,7 +244,7 @@ impl EventLoop {
                     tracing::warn!("cannot accept clients on the control socket: {error}");
                 }
                 let next = self.next_heartbeat;
-                self.pause(Source::Listener, |throttle| throttle.pause(next));
+                self.pause(Source::Listener(door), |throttle| throttle.pause(next));
                 true
             }
         }
@@ -290,7 +298,7 @@ impl EventLoop {
 
     fn descriptor(&self, source: Source) -> BorrowedFd<'_> {
         match source {
-            Source::Listener => self.socket.listener().as_fd(),
+            Source::Listener(door) => self.socket.listener(door).as_fd(),
             Source::Users => self.users.as_fd(),
             _ => self.tree_requests.as_fd(),
         }

@@ -16,13 +16,16 @@ use rustix::time::{
     timerfd_settime,
 };
 
+use crate::control::socket::Door;
+
 /// The source of an event. The number says which of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     Timer,
     Signal(u64),
     Tree,
-    Listener,
+    /// A client that is to be accepted.
+    Listener(Door),
     /// Connections of users that may not write.
     Users,
     /// Results of accesses to containers' files.
@@ -41,7 +44,8 @@ impl Source {
             Self::Timer => (0, 0),
             Self::Signal(number) => (1, number),
             Self::Tree => (6, 0),
-            Self::Listener => (2, 0),
+            Self::Listener(Door::All) => (2, 0),
+            Self::Listener(Door::Owner) => (10, 0),
             Self::Connection(number) => (3, number),
             Self::Doorbell(number) => (4, number),
             Self::RegistrantExit(number) => (5, number),
@@ -58,7 +62,8 @@ impl Source {
             0 => Some(Self::Timer),
             1 => Some(Self::Signal(number)),
             6 => Some(Self::Tree),
-            2 => Some(Self::Listener),
+            2 => Some(Self::Listener(Door::All)),
+            10 => Some(Self::Listener(Door::Owner)),
             3 => Some(Self::Connection(number)),
             4 => Some(Self::Doorbell(number)),
             5 => Some(Self::RegistrantExit(number)),
@@ -273,7 +278,8 @@ mod tests {
             Source::Timer,
             Source::Signal(2),
             Source::Tree,
-            Source::Listener,
+            Source::Listener(Door::All),
+            Source::Listener(Door::Owner),
             Source::Connection(1 << 40),
             Source::Doorbell(3),
             Source::RegistrantExit(0),

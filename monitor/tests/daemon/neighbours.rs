@@ -1,13 +1,14 @@
 //! Tests of what one user or container can cost the others at the control socket and the doorbell.
 
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use cgpu_shm::units::SlotIndex;
 use rustix::fs::{Gid, Uid};
-use rustix::process::{Resource, Rlimit, prlimit};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Resource, Rlimit, Signal, kill_process, prlimit};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -76,6 +77,34 @@ fn idle_connections_of_many_users_leave_room_for_root() {
     let version = version_for(&socket, 0);
     assert!(version.is_ok(), "{version:?}");
     drop(idle);
+}
+
+/// The monitor accepts connections one by one. Those that wait fill the socket of all users.
+#[test]
+fn waiting_connections_of_a_user_are_not_before_those_of_root() {
+    let Some(fixture) = readable_fixture() else { return };
+    let monitor = Monitor::start(fixture.root());
+    let (socket, pid) = (paths::socket(fixture.root()), monitor.pid());
+    kill_process(pid, Signal::STOP).unwrap();
+    let waiting = as_user(UNPRIVILEGED, {
+        let socket = socket.clone();
+        move || std::iter::from_fn(|| connect_now(&socket).ok()).take(10_000).collect::<Vec<_>>()
+    });
+    assert!(connect_now(&socket).is_err(), "{} wait", waiting.len());
+    let own = paths::owner_socket(&socket);
+    assert!(connect_now(&own).is_ok());
+    let refused = as_user(UNPRIVILEGED, move || connect_now(&own).map(drop));
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::PermissionDenied);
+    kill_process(pid, Signal::CONT).unwrap();
+    assert!(version_for(&socket, 0).is_ok());
+}
+
+/// Connects, if no connection waits before.
+fn connect_now(socket: &Path) -> std::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let stream = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    net::connect(&stream, &SocketAddrUnix::new(socket)?)?;
+    Ok(stream)
 }
 
 #[test]
