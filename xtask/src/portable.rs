@@ -27,8 +27,12 @@ const FOLDER: &str = "portable";
 const TOOLS: &[&str] = &["cgpu", "cgpu-monitor", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"];
 /// Programs for a cluster's images or beside kubectl. They are shipped, but not tested on old
 /// systems.
-const CLUSTER_PROGRAMS: &[&str] =
-    &["cgpu-scheduler-extender", "cgpu-device-plugin", "kubectl-inspect-gpushare"];
+const CLUSTER_PROGRAMS: &[&str] = &[
+    "cgpu-scheduler-extender",
+    "cgpu-device-plugin",
+    "cgpu-dra-driver",
+    "kubectl-inspect-gpushare",
+];
 
 /// Creates the environment if needed; returns its interpreter.
 pub(crate) fn prepare(workspace: &Workspace) -> Result<PathBuf> {

@@ -22,6 +22,18 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
+{{/* Affinity of pods to nodes with the label cgpu.dev/engine=dra ("In"), or to all others. */}}
+{{- define "cgpu.onEngine" -}}
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        - matchExpressions:
+            - key: cgpu.dev/engine
+              operator: {{ . }}
+              values: [dra]
+{{- end }}
+
 {{/* Resources that a scheduler leaves to the extender. */}}
 {{- define "cgpu.managedResources" -}}
 - name: aliyun.com/gpu-mem

@@ -27,7 +27,7 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
-use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -221,6 +221,7 @@ fn check_fields(object: &Value) {
         "ConfigMap" => known::<ConfigMap>(object),
         "DaemonSet" => known::<DaemonSet>(object),
         "Deployment" => known::<Deployment>(object),
+        "DeviceClass" => known::<DeviceClass>(object),
         "NetworkPolicy" => known::<NetworkPolicy>(object),
         "Pod" => known::<CorePod>(object),
         "PodDisruptionBudget" => known::<PodDisruptionBudget>(object),
@@ -311,6 +312,16 @@ fn other_settings_render_only_known_names() {
             ],
             false,
         ),
+        ("1.34.0", &["dra.enabled=true"], false),
+        (
+            "1.36.0",
+            &[
+                "dra.enabled=true",
+                "dra.vendorCdiKind=nvidia.com/gpu",
+                "dra.arguments={--recovery=60}",
+            ],
+            false,
+        ),
     ] {
         let objects = documents(&render(&helm, version, settings));
         check(&objects, hami);
@@ -387,6 +398,33 @@ fn scheduler_shows_a_certificate_by_default() {
         command.args(settings.iter().flat_map(|setting| ["--set", setting]));
         assert_ne!(Child::start(command).finish().code(), Some(0), "{settings:?}");
     }
+}
+
+/// A node has one engine.
+#[test]
+fn driver_and_device_plugin_run_on_different_nodes() {
+    let Some(helm) = helm() else {
+        return skip("driver_and_device_plugin_run_on_different_nodes", "helm", "no helm");
+    };
+    let objects = documents(&render(&helm, "1.36.0", &["dra.enabled=true"]));
+    let on = |name: &str| {
+        let pod = &find(&objects, "DaemonSet", name)["spec"]["template"]["spec"];
+        let affinity = &pod["affinity"]["nodeAffinity"];
+        let terms =
+            &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+        terms[0]["matchExpressions"][0].clone()
+    };
+    let label =
+        |operator: &str| json!({"key": "cgpu.dev/engine", "operator": operator, "values": ["dra"]});
+    assert_eq!([on("cgpu-dra-driver"), on("cgpu-device-plugin")], ["In", "NotIn"].map(label));
+    for name in ["cgpu", "cgpu-mig", "cgpu-cores"] {
+        find(&objects, "DeviceClass", name);
+    }
+    // The API of claims is not there.
+    let mut command = Command::new(&helm);
+    command.args(["template", "cgpu"]).arg(folder().join("chart"));
+    command.args(["--kube-version", "1.33.0", "--set", "dra.enabled=true"]);
+    assert_ne!(Child::start(command).finish().code(), Some(0));
 }
 
 #[test]

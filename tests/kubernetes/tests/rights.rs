@@ -11,6 +11,7 @@ use std::process::Command;
 use cgpu_e2e::{Child, Dist, Fixture};
 use cgpu_kubernetes_tests::api_server::{ApiServer, Key, Request};
 use cgpu_kubernetes_tests::extender::Extender;
+use cgpu_kubernetes_tests::kubelet::driver::DriverKubelet;
 use cgpu_kubernetes_tests::objects;
 use cgpu_kubernetes_tests::wait::{until, until_holds};
 use serde_json::{Value, json};
@@ -276,6 +277,57 @@ fn rights_of_the_plugin_are_those_it_uses() {
     });
     let _ = plugin.kill();
     agree("cgpu-device-plugin", &rights_of("cgpu-device-plugin"), needs(&server.journal()));
+}
+
+/// The manifests do not have the driver, so its role is read from the chart.
+#[test]
+fn rights_of_the_driver_are_those_it_uses() {
+    let fixture = Fixture::new("T4:15109");
+    let server = ApiServer::start();
+    server.put("nodes", json!({"metadata": {"name": "one"}}));
+    let mut command = fixture.native(&fixture.dist().file("cgpu-dra-driver"));
+    command.args(["--node-name", "one", "--kubeconfig"]).arg(server.kubeconfig(&fixture.path("")));
+    for (option, folder) in
+        [("--plugins-dir", "plugins"), ("--registry-dir", "registry"), ("--cdi-dir", "cdi")]
+    {
+        command.arg(option).arg(fixture.path(folder));
+    }
+    command.arg("--root").arg(fixture.root());
+    // Another release had more slices.
+    let extra = json!({
+        "metadata": {"name": "extra"},
+        "spec": {"driver": "gpu.cgpu.dev", "nodeName": "one", "pool": {"generation": 1}},
+    });
+    server.put("resourceslices", extra);
+    let driver = Child::start_for(command, fixture.lifetime());
+    let requested = |method: &str, part: &str, query: &str| {
+        server
+            .journal()
+            .iter()
+            .any(|it| it.method == method && it.path.contains(part) && it.query.contains(query))
+    };
+    until_holds("it publishes its GPUs", || {
+        requested("POST", "/resourceslices", "") && requested("DELETE", "/resourceslices/extra", "")
+    });
+    until_holds("it watches its slices", || requested("GET", "/resourceslices", "watch="));
+    let name = Key::new("resourceslices", "", "one-gpu.cgpu.dev-0");
+    until_holds("it corrects a slice", || {
+        server.edit(&name, |slice| slice["spec"]["devices"] = json!([]));
+        requested("PUT", "/resourceslices/", "")
+    });
+    let kubelet = DriverKubelet::new(&fixture.path("registry"));
+    let info = until("its registration", || kubelet.register("gpu.cgpu.dev"));
+    let claim = json!({"metadata": {"name": "c", "namespace": "test", "uid": "u"}});
+    let _ = kubelet.prepare(&info, &[&claim]).expect("an answer");
+    let _ = driver.kill();
+    let chart = fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kubernetes/chart/templates/dra.yaml"),
+    );
+    let chart = chart.expect("the chart");
+    let rules = chart.split("\nrules:\n").nth(1).and_then(|rest| rest.split("\n---").next());
+    let rules: Value =
+        serde_saphyr::from_str(&format!("rules:\n{}", rules.expect("rules"))).expect("YAML");
+    agree("cgpu-dra-driver", &rights_of_role(&rules), needs(&server.journal()));
 }
 
 #[test]
