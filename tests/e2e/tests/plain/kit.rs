@@ -312,13 +312,17 @@ fn container_without_a_limit_or_without_its_runtime_fails_its_row() {
     assert!(contains(&row, "figure", "--gpus all FAILED, --runtime=cgpu FAILED"), "{row:#}");
 
     let Some(kit) = Kit::new(test).map(Kit::copied) else { return };
-    kit.change("deploy/uninstall.sh", "exec \"$next\" \"$@\"", "exit 1");
+    let next = "exec \"$next\" \"$@\"";
+    let broken = format!("case \" $* \" in *\" exec \"*) exit 1 ;; esac\n{next}");
+    kit.change("deploy/uninstall.sh", next, &broken);
     Outcome::of(kit.run(&["--only", "docker_uninstall"])).exits(1);
     let row = kit.results()["rows"]["docker_uninstall"].take();
-    for title in ["exec afterwards FAILED", "a new container FAILED"] {
+    for title in ["exec afterwards FAILED", "the limit FAILED"] {
         assert!(contains(&row, "figure", title), "{row:#}");
     }
-    assert!(held_cases(&row).contains(&"exec after the refusal"), "{row:#}");
+    for title in ["exec after the refusal", "stop", "start again"] {
+        assert!(held_cases(&row).contains(&title), "{row:#}");
+    }
     kit.leaves_nothing();
 }
 
