@@ -16,10 +16,10 @@ const HIGH: &str = "ALIYUN_COM_GPU_HIGH_PRIO";
 pub(crate) struct Compute {
     /// Set the weight, for a share in proportion to all weights [default:
     /// ALIYUN_COM_GPU_SCHD_WEIGHT]
-    #[arg(long, value_name = "1..25", value_parser = clap::value_parser!(u32).range(1..=25))]
+    #[arg(long, value_name = "1..25", value_parser = whole::<25>)]
     pub(crate) weight: Option<u32>,
     /// Set the percentage of the GPU under policy 3 [default: ALIYUN_COM_GPU_CORE_PERCENTAGE]
-    #[arg(long, value_name = "1..100", value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "1..100", value_parser = whole::<100>)]
     pub(crate) percent: Option<u32>,
     /// Give high priority, up to the GPU's prio_ratio [default: ALIYUN_COM_GPU_HIGH_PRIO]
     #[arg(long)]
@@ -39,19 +39,11 @@ impl Compute {
         let number = |name: &str, least: u32, most: u32, remedy: &str| -> Result<Option<u32>> {
             let Some(value) = read(name) else { return Ok(None) };
             let text = value.as_ref().to_string_lossy();
-            let digits =
-                !text.trim().is_empty() && text.trim().bytes().all(|byte| byte.is_ascii_digit());
-            match text
-                .trim()
-                .parse::<u32>()
-                .ok()
-                .filter(|found| digits && (least..=most).contains(found))
-            {
-                Some(found) => Ok(Some(found)),
-                None => bail!(
-                    "{name} is `{}`, expected a whole number from {least} to {most}; {remedy}",
-                    text.escape_default()
-                ),
+            match within(&text, least, most) {
+                Ok(found) => Ok(Some(found)),
+                Err(expected) => {
+                    bail!("{name} is `{}`, {expected}; {remedy}", text.escape_default())
+                }
             }
         };
         let weight = match self.weight {
@@ -83,9 +75,50 @@ impl Compute {
     }
 }
 
+/// Parses an option's number from 1 to `MOST`.
+fn whole<const MOST: u32>(text: &str) -> Result<u32, String> {
+    within(text, 1, MOST)
+}
+
+/// Parses a number within bounds; blanks around it are ignored.
+///
+/// # Errors
+/// What was expected.
+fn within(text: &str, least: u32, most: u32) -> Result<u32, String> {
+    let text = text.trim();
+    let number = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok());
+    let number = number.flatten().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| format!("expected a whole number from {least} to {most}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Options {
+        #[command(flatten)]
+        compute: Compute,
+    }
+
+    #[test]
+    fn invalid_option_names_the_range() {
+        for (option, value, most) in [
+            ("--weight", "heavy", 25),
+            ("--weight", "26", 25),
+            ("--weight", "0", 25),
+            ("--weight", "", 25),
+            ("--percent", "30%", 100),
+            ("--percent", "101", 100),
+        ] {
+            let refused = Options::try_parse_from(["cgpu", option, value]).unwrap_err().to_string();
+            let expected = format!("expected a whole number from 1 to {most}");
+            assert!(refused.contains(option) && refused.contains(&expected), "{refused}");
+        }
+        let options = Options::try_parse_from(["cgpu", "--weight", "25"]).unwrap();
+        assert_eq!(options.compute.weight, Some(25));
+    }
 
     fn with(options: Compute, variables: &[(&str, &str)]) -> Result<Compute> {
         options

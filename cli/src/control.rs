@@ -52,8 +52,8 @@ pub(crate) struct Ls {
 /// it.
 pub(crate) fn get(arguments: &Get) -> Result<ExitCode, Failure> {
     let mut monitor = connect(&arguments.root)?;
-    let path = &resolve(&mut monitor, arguments.path.trim_matches('/'))?;
-    if path.is_empty() || monitor.kind(path)? == Kind::Folder {
+    let path = &resolve(&mut monitor, &arguments.path)?;
+    if monitor.kind(path)? == Kind::Folder {
         return print(&monitor.list(path)?);
     }
     let value = monitor.get(path)?;
@@ -88,12 +88,20 @@ pub(crate) fn set(arguments: &Set) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the path with its container's folder. The monitor is asked only if there may be one.
+/// Returns the path with its container's folder.
 fn resolve(monitor: &mut Client, path: &str) -> Result<String, Failure> {
-    if !path.trim_matches('/').contains('/') || monitor.kind(path).is_ok() {
+    let path = path.trim_matches('/');
+    if monitor.kind(path).is_ok() {
         return Ok(path.to_owned());
     }
-    Ok(nodes::resolved(path, &monitor.status()?.containers)?)
+    let containers = monitor.status()?.containers;
+    let resolved = nodes::resolved(path, &containers)?;
+    let Err(refused) = monitor.kind(&resolved) else { return Ok(resolved) };
+    let list = |folder: &str| monitor.list(folder).unwrap_or_default();
+    match nodes::suggested(&resolved, &containers, list) {
+        Some(meant) => Err(anyhow!("{refused} Did you mean {meant}?").into()),
+        None => Err(refused.into()),
+    }
 }
 
 /// Connects to the monitor of this root, for commands that need one.
@@ -105,7 +113,7 @@ pub(crate) fn connect(root: &Root) -> Result<Client, Failure> {
 pub(crate) fn unavailable(failure: RequestFailure) -> Failure {
     match failure {
         RequestFailure::Absent(..) => {
-            anyhow!("{failure}; start cgpu-monitor, or set its root with --root").into()
+            anyhow!("{failure}; start cgpu-monitor on the host, or set its root with --root").into()
         }
         other => other.into(),
     }

@@ -41,8 +41,7 @@ mod watched;
 #[command(
     name = "cgpu",
     version,
-    about = "Share a GPU among containers, with a memory limit and a compute share for each",
-    disable_help_subcommand = true
+    about = "Share a GPU among containers, with a memory limit and a compute share for each"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -166,6 +165,18 @@ mod tests {
             }
         }
         check(&mut command());
+    }
+
+    #[test]
+    fn help_is_a_command() {
+        for (line, part) in [
+            (&["cgpu", "help"][..], "Usage: cgpu <COMMAND>"),
+            (&["cgpu", "help", "run"], "Usage: cgpu run"),
+        ] {
+            let help = command().try_get_matches_from(line).unwrap_err();
+            assert_eq!(help.kind(), clap::error::ErrorKind::DisplayHelp, "{line:?}");
+            assert!(help.to_string().contains(part), "{help}");
+        }
     }
 
     #[test]

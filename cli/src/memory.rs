@@ -48,10 +48,11 @@ fn amount(text: &str) -> Result<u64> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
-    let unit = match unit.trim() {
-        "" | "G" | "Gi" | "GB" | "GiB" => 1024,
-        "M" | "Mi" | "MB" | "MiB" => 1,
-        "T" | "Ti" | "TB" | "TiB" => 1024 * 1024,
+    // Docker's units are lower-case.
+    let unit = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "g" | "gi" | "gb" | "gib" => 1024,
+        "m" | "mi" | "mb" | "mib" => 1,
+        "t" | "ti" | "tb" | "tib" => 1024 * 1024,
         _ => {
             bail!(
                 "{text:?} is not an amount of memory: expected a number and GiB or MiB, such as \
@@ -90,6 +91,8 @@ mod tests {
             ("6G", "6144"),
             ("6GB", "6144"),
             ("6Gi", "6144"),
+            ("6g", "6144"),
+            ("512m", "512"),
             ("512MB", "512"),
             ("512MiB", "512"),
             ("1.5GiB", "1536"),

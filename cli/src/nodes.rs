@@ -1,11 +1,16 @@
 //! Nodes of the control tree as people write them: containers by name or by the start of their id,
 //! policies by name, memory with its unit.
 
+use std::ffi::OsStr;
+
 use anyhow::{Result, bail};
 use cgpu_client::message::ContainerStatus;
 
 use crate::memory::Memory;
 use crate::table;
+
+/// Likeness from which a name is suggested, of 1; clap suggests options from the same one.
+const LIKE: f64 = 0.7;
 
 /// What a node's value means, by the node's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,14 +73,18 @@ pub(crate) fn readable(path: &str, value: &str) -> String {
 }
 
 /// Replaces the name of a container in a path, or the start of its id, by its folder's name. A path
-/// without one, and one that fits no container, stays: the monitor says what is wrong with it.
+/// without one, and one that fits no container on the GPU, stays: the monitor says what is wrong
+/// with it.
 ///
 /// # Errors
 /// It fits several containers.
 pub(crate) fn resolved(path: &str, containers: &[ContainerStatus]) -> Result<String> {
     let mut parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let Some(typed) = parts.get(1).copied() else { return Ok(path.to_owned()) };
-    let Some(container) = find(typed, containers)? else { return Ok(path.to_owned()) };
+    let is_on =
+        |one: &&ContainerStatus| one.gpus.iter().any(|share| share.gpu.to_string() == parts[0]);
+    let containers: Vec<_> = containers.iter().filter(is_on).cloned().collect();
+    let Some(container) = find(typed, &containers)? else { return Ok(path.to_owned()) };
     parts[1] = &container.id;
     Ok(parts.join("/"))
 }
@@ -92,7 +101,11 @@ pub(crate) fn find<'a>(
     let rules: [Fits; 3] = [
         |container, typed| container.id == typed,
         |container, typed| container.name == typed,
-        |container, typed| !typed.is_empty() && container.id.starts_with(typed),
+        |container, typed| {
+            // The whole id of an engine's container is the name of its folder.
+            let whole = container.dir.file_name().and_then(OsStr::to_str).unwrap_or_default();
+            !typed.is_empty() && [&*container.id, whole].iter().any(|id| id.starts_with(typed))
+        },
     ];
     for fits in rules {
         let found: Vec<_> = containers.iter().filter(|one| fits(one, typed)).collect();
@@ -108,15 +121,86 @@ pub(crate) fn find<'a>(
     Ok(None)
 }
 
+/// Returns the path that is most like one that does not exist, if any is. `list` returns the names
+/// in a folder, with a `/` at the end of folders.
+pub(crate) fn suggested(
+    path: &str,
+    containers: &[ContainerStatus],
+    mut list: impl FnMut(&str) -> Vec<String>,
+) -> Option<String> {
+    let parts: Vec<&str> = path.split('/').collect();
+    for (at, &typed) in parts.iter().enumerate() {
+        let names = list(&parts[..at].join("/"));
+        let mut names: Vec<&str> = names.iter().map(|name| name.trim_end_matches('/')).collect();
+        if names.contains(&typed) {
+            continue;
+        }
+        if at == 0
+            && let Some(container) = find(typed, containers).ok()?
+        {
+            return Some(format!("{}/{path}", container.gpus.first()?.gpu));
+        }
+        if at == 1 {
+            names.extend(containers.iter().map(|container| container.name.as_str()));
+        }
+        let likeness = |name: &&str| strsim::jaro(typed, name);
+        let best = names.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+        let best = best.filter(|best| likeness(best) > LIKE)?;
+        return Some([&parts[..at], &[best], &parts[at + 1..]].concat().join("/"));
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use cgpu_client::message::ShareStatus;
+
+    #[test]
+    fn misspelt_path_suggests_the_most_similar_one() {
+        let mut containers = containers();
+        for container in &mut containers {
+            container.gpus = vec![ShareStatus { gpu: 1.into(), ..ShareStatus::default() }];
+        }
+        let list = |folder: &str| match folder {
+            "" => vec!["version".into(), "default_memsize".into(), "1/".into()],
+            "1" => vec!["policy".into(), "max_inst".into(), "5a5a01/".into()],
+            "1/5a5a01" | "1/trainer" => vec!["memsize".into(), "weight".into()],
+            _ => Vec::new(),
+        };
+        for (typed, meant) in [
+            ("1/polcy", Some("1/policy")),
+            ("1/triner/weight", Some("1/trainer/weight")),
+            ("1/5a5a01/wieght", Some("1/5a5a01/weight")),
+            ("verson", Some("version")),
+            ("trainer/weight", Some("1/trainer/weight")),
+            ("1/else", None),
+            ("2/policy", None),
+            ("1/policy/x", None),
+        ] {
+            assert_eq!(suggested(typed, &containers, list).as_deref(), meant, "{typed}");
+        }
+    }
+
+    #[test]
+    fn container_is_found_by_its_whole_id() {
+        let id = "c1588a883d44ecf48c36580329433c5d8035995b1696df51c76410942dfc0f5a";
+        let dir = Path::new("/run/cgpu/containers").join(id);
+        let gpus = vec![ShareStatus::default()];
+        let id12 = id[..12].into();
+        let container = ContainerStatus { id: id12, dir, gpus, ..ContainerStatus::default() };
+        let path = resolved(&format!("0/{id}/weight"), &[container]).unwrap();
+        assert_eq!(path, "0/c1588a883d44/weight");
+    }
 
     fn containers() -> Vec<ContainerStatus> {
         [("5a5a01", "trainer"), ("5a5b02", "server"), ("server", "other"), ("77aa", "server")]
             .map(|(id, name)| ContainerStatus {
                 id: id.into(),
                 name: name.into(),
+                gpus: vec![ShareStatus::default()],
                 ..ContainerStatus::default()
             })
             .into()
@@ -131,6 +215,7 @@ mod tests {
             ("0/server/weight", "0/server/weight"),
             ("/0/7/", "0/77aa"),
             ("0/unknown/weight", "0/unknown/weight"),
+            ("1/trainer/weight", "1/trainer/weight"),
             ("0/policy", "0/policy"),
             ("version", "version"),
             ("", ""),
@@ -139,6 +224,15 @@ mod tests {
         }
         let message = resolved("0/5a/weight", &containers).unwrap_err().to_string();
         assert_eq!(message, "\"5a\" fits several containers: 5a5a01, 5a5b02");
+    }
+
+    /// A program of `cgpu run` may have the name of an engine's container on another GPU.
+    #[test]
+    fn container_on_another_gpu_is_not_meant() {
+        let mut containers = containers();
+        containers[2].gpus.clear();
+        containers[3].gpus.clear();
+        assert_eq!(resolved("0/server/weight", &containers).unwrap(), "0/5a5b02/weight");
     }
 
     #[test]

@@ -39,7 +39,9 @@ fn node(host: &Host, path: &str) -> Result<Node, Refusal> {
         });
         let tenant = found.map(|container| container.tenant);
         tenant.ok_or_else(|| {
-            Refusal::new(Errno::ENOENT, format!("There is no container {id} on this GPU."))
+            let gpu = host.devices[at].index;
+            let message = format!("There is no node and no container {id:?} on GPU {gpu}.");
+            Refusal::new(Errno::ENOENT, message)
         })
     };
     match parts[..] {
@@ -188,7 +190,10 @@ fn change(host: &mut Host, node: Node, path: &str, value: &str) -> Result<(), Re
             if total > 0 && wanted > total {
                 return refuse(
                     Errno::EINVAL,
-                    format!("Expected at most the GPU's {total} bytes, got {wanted}."),
+                    format!(
+                        "Expected at most the GPU's {total} bytes ({} MiB), got {wanted}.",
+                        total >> 20
+                    ),
                 );
             }
             let id = host.containers[&tenant].id.clone();
