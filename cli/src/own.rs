@@ -65,6 +65,7 @@ fn apply(grants: &[GpuGrant], container: &mut ContainerStatus, gpus: &mut [GpuSt
         share.gpu_time_ms = gpu_grant.busy.duration().as_secs_f64() * 1000.0;
         share.share_second = gpu_grant.measured.map(|measured| f64::from(measured.share) / 1000.0);
         share.share_estimated = gpu_grant.measured.is_some_and(|measured| !measured.exact);
+        share.weight = Some(gpu_grant.weight);
         if at == 0 {
             container.weight = gpu_grant.weight;
         }

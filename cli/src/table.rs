@@ -85,12 +85,13 @@ fn gpu_lines(gpu: &GpuStatus, report: &Report, theme: Theme) -> String {
     };
     let number = format!("GPU {}", gpu.index);
     let named = wrap([number.as_str(), &name, &printable(&gpu.uuid)], "  ", 0, 2 * INDENT);
-    let memory = match gpu.memory_used {
-        Some(used) => format!("{}/{} MiB", mib(used), mib(gpu.memory_total)),
-        None => format!("{} MiB", mib(gpu.memory_total)),
+    let memory = match (gpu.memory_used, gpu.memory_total) {
+        (_, 0) => None,
+        (Some(used), total) => Some(format!("{}/{} MiB", mib(used), mib(total))),
+        (None, total) => Some(format!("{} MiB", mib(total))),
     };
     let busy = gpu.utilization.map(|percent| format!("busy {percent} %"));
-    let figures: Vec<String> = busy.into_iter().chain([memory]).chain(board(&gpu.board)).collect();
+    let figures: Vec<String> = busy.into_iter().chain(memory).chain(board(&gpu.board)).collect();
     let mut shared = Vec::new();
     if report.monitor {
         shared.push(format!("policy {} ({})", gpu.policy, policy(gpu.policy)));
@@ -185,7 +186,7 @@ fn container_row(
     row(&[
         name,
         share.gpu.to_string(),
-        gpu.map_or_else(nothing, |gpu| compute(container, gpu)),
+        gpu.map_or_else(nothing, |gpu| compute(container, share, gpu)),
         percent(report.monitor.then_some(share.share_set)),
         measured(share, |share| format!("{share:.1} %")),
         share.utilization.map_or_else(nothing, |percent| format!("{percent} %")),
@@ -196,13 +197,13 @@ fn container_row(
 }
 
 /// Returns what limits the container's share of the GPU's time.
-pub(crate) fn compute(container: &ContainerStatus, gpu: &GpuStatus) -> String {
+pub(crate) fn compute(container: &ContainerStatus, share: &ShareStatus, gpu: &GpuStatus) -> String {
     match (gpu.policy, container.percent) {
         (0, _) if gpu.max_inst > 0 => format!("1 of {}", gpu.max_inst),
         (0, _) => "1 unit".into(),
         (1 | 4, _) => "equal".into(),
         (3, Some(percent)) => format!("{percent} %"),
-        (2 | 3, _) => format!("weight {}", container.weight),
+        (2 | 3, _) => format!("weight {}", share.weight.unwrap_or(container.weight)),
         _ => nothing(),
     }
 }
@@ -398,6 +399,8 @@ GPU 0: processes of the host use it without the shim: 99 (train)
         report.status.gpus[0].board.power_mw = Some(499);
         report.status.gpus[0].board.memory_clock_mhz = Some(6251);
         assert_eq!(plain(&report).lines().nth(2), Some("    23028 MiB, 0 W"));
+        report.status.gpus[0].memory_total = 0;
+        assert_eq!(plain(&report).lines().nth(2), Some("    0 W"));
     }
 
     #[test]
@@ -526,8 +529,14 @@ GPU 0: processes of the host use it without the shim: 99 (train)
             (5, &container, "-"),
         ] {
             let gpu = GpuStatus { policy, max_inst: 20, ..GpuStatus::default() };
-            assert_eq!(compute(of, &gpu), expected, "policy {policy}");
+            assert_eq!(compute(of, &ShareStatus::default(), &gpu), expected, "policy {policy}");
         }
+        // The GPU had less left than it requested.
+        let (share, gpu) = (
+            ShareStatus { weight: Some(2), ..ShareStatus::default() },
+            GpuStatus { policy: 2, ..GpuStatus::default() },
+        );
+        assert_eq!(compute(&container, &share, &gpu), "weight 2");
     }
 
     #[test]

@@ -496,6 +496,10 @@ pub struct ShareStatus {
     pub uuid: String,
     /// Memory limit in bytes; 0: none.
     pub limit: u64,
+    /// The weight that it has on this GPU; less than [`ContainerStatus::weight`] if the GPU had no
+    /// more left.
+    #[serde(default)]
+    pub weight: Option<u32>,
     /// Charged bytes of all its processes, without `implicit`.
     pub used: u64,
     /// Bytes of contexts, modules and slack, corrected by `unaccounted`.

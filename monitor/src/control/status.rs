@@ -177,7 +177,7 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
         weight: container.weight(),
         percent: container.percent(),
         high_priority: container.is_high(),
-        gpus: shares.map(|device| share(container, device, now)).collect(),
+        gpus: shares.map(|device| share(host, container, device, now)).collect(),
         processes: processes(container, devices, now),
         counters: container.counters.totals(),
         counted_ago_ms: container.counters.ages(now),
@@ -209,11 +209,12 @@ fn anomalies(anomalies: accounting::TurnAnomalies) -> TurnAnomalies {
     TurnAnomalies { over, under, invalid, overruns, missed, hidden }
 }
 
-fn share(container: &Container, device: &DeviceState, now: Nanos) -> ShareStatus {
+fn share(host: &Host, container: &Container, device: &DeviceState, now: Nanos) -> ShareStatus {
     let mut status = ShareStatus {
         gpu: device.index,
         uuid: device.name(),
         limit: container.limit(device.uuid).0,
+        weight: Some(host.capacity(device).of(container).weight),
         ..ShareStatus::default()
     };
     if let Some(share) = device.scheduler.share(now, container.tenant) {

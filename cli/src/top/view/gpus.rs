@@ -78,7 +78,8 @@ fn board<'a>(gpu: &GpuStatus, theme: &Theme) -> Line<'a> {
 fn gauges<'a>(model: &Model, gpu: &GpuStatus, theme: &Theme, width: usize) -> Line<'a> {
     let busy = gpu.utilization.map_or_else(|| "    -".into(), |percent| format!("{percent:>3} %"));
     let used = gpu.memory_used.map_or_else(|| "?".into(), table::mib);
-    let memory = format!("  memory {used} / {} MiB ", table::mib(gpu.memory_total));
+    let total = Some(gpu.memory_total).filter(|total| *total > 0);
+    let memory = format!("  memory {used} / {} MiB ", total.map_or_else(|| "?".into(), table::mib));
     let label = format!(" busy {busy} ");
     let room = width.saturating_sub(label.len() + memory.len());
     let (first, second) = (room / 2, room - room / 2);

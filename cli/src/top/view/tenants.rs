@@ -103,7 +103,7 @@ fn line<'a>(
     spans.push(Span::styled(format!("{:>3} ", share.gpu), plain));
     if wide {
         let gpu = model.gpu(share.gpu);
-        let compute = gpu.map(|gpu| table::compute(container, gpu)).unwrap_or_default();
+        let compute = gpu.map(|gpu| table::compute(container, share, gpu)).unwrap_or_default();
         spans.push(Span::styled(left(&compute, EXTRA_COLUMNS.1), plain));
     }
     let limit = if share.limit == 0 { "-".into() } else { table::mib(share.limit) };
@@ -134,7 +134,7 @@ pub(super) fn render_detail(model: &Model, theme: &Theme, frame: &mut Frame<'_>,
     let Some(row) = model.selection(&rows).map(|at| &rows[at]) else { return };
     let (container, share) = (row.container, row.share);
     let compute =
-        model.gpu(share.gpu).map(|gpu| table::compute(container, gpu)).unwrap_or_default();
+        model.gpu(share.gpu).map(|gpu| table::compute(container, share, gpu)).unwrap_or_default();
     let first = format!(
         "{}{}: {compute}, implicit {} MiB, turns {}, waits {}, GPU {:.1} s",
         printable(if container.name.is_empty() { &container.id } else { &container.name }),
