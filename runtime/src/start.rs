@@ -73,6 +73,10 @@ pub fn prepare(invocation: &Invocation, config: &Config) -> Result<Prepared> {
     let is_bound = bound.is_some();
     let configuration = bound.unwrap_or(original);
     let variables = configuration.variables();
+    let names = variables.iter().filter_map(|variable| Some(variable.split_once('=')?.0));
+    for message in names.filter_map(cgpu_settings::misspelling) {
+        handover::report(Some(invocation), Level::Warning, &message);
+    }
     // The hooks of its shares make its slice, whatever its variables say.
     let has_shares = !configuration.shares().is_empty();
     let slice = if !has_shares && Declared::new(&variables)?.request_memory() {

@@ -60,6 +60,9 @@ cgpu_diagnosis::causes! {
     KeepsDeepBind, Shim, ByDesign, "keeps_deep_bind",
         "CGPU_KEEP_DEEPBIND is set: libraries that the program opens with RTLD_DEEPBIND may bypass the shim.",
         "Unset CGPU_KEEP_DEEPBIND, unless a plugin needs the flag and does not use the GPU.";
+    UnknownVariable, Shim, Wrong, "unknown_variable",
+        "A variable's name begins as those of cgpu, and cgpu has no such variable.",
+        "Correct the name, or unset the variable.";
     LimitsOff, Shim, ByDesign, "limits_off",
         "No memory limit is set: ALIYUN_COM_GPU_MEM_CONTAINER is not set, or contains a zero.",
         "Set ALIYUN_COM_GPU_MEM_CONTAINER, or start the program with `cgpu run --mem`.";

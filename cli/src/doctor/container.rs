@@ -54,6 +54,9 @@ pub(crate) fn check_settings(view: &View, subject: &str, findings: &mut Findings
     } else if view.library("libnvidia-ml.so.1").is_none() {
         findings.add(Cause::NvmlMissing, subject, "");
     }
+    for message in view.variables.keys().filter_map(|name| cgpu_settings::misspelling(name)) {
+        findings.add(Cause::UnknownVariable, subject, message);
+    }
     if has_limits(view) {
         return;
     }

@@ -207,6 +207,7 @@ fn settings_of_the_shim_name_each_cause() {
     assert_eq!(set("CGPU_DISABLE", "0"), [""; 0]);
     assert_eq!(set("CGPU_KEEP_DEEPBIND", "1"), ["keeps_deep_bind"]);
     assert_eq!(set("CGPU_KEEP_DEEPBIND", "0"), [""; 0]);
+    assert_eq!(set("ALIYUN_COM_GPU_SCHD_WIEGHT", "2"), ["unknown_variable"]);
     assert_eq!(set("ALIYUN_COM_GPU_MEM_CONTAINER", "0"), ["limits_off"]);
     assert_eq!(set("ALIYUN_COM_GPU_MEM_CONTAINER", "1, 0,2"), ["limits_off"]);
     let fixture = Fixture::new().without("ALIYUN_COM_GPU_MEM_CONTAINER").with("CGPU_DISABLE", "0");

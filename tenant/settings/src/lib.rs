@@ -40,6 +40,7 @@ pub use self::environment::{Environment, System};
 pub use self::gpus::{Found, GpuInfo, Inventory};
 pub use self::log::{Log, LogLevel};
 pub use self::refusal::Refusal;
+pub use self::value::misspelling;
 
 use self::amounts::{Amounts, Measure, mib, whole};
 use self::devices::{GpuList, Visible, unordered};

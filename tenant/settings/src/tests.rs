@@ -698,3 +698,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn misspelt_variable_is_explained() {
+    let message = misspelling("ALIYUN_COM_GPU_MEM").expect("a message");
+    assert!(message.starts_with("cgpu has no variable ALIYUN_COM_GPU_MEM, "), "{message}");
+    assert!(message.contains("MEM_CONTAINER, MEM_DEV, VISIBLE_DEVICES, SCHD_WEIGHT"), "{message}");
+    for name in ["ALIYUN_COM_GPU_MEM_CONTAINER", "ALIYUN_COM_GPU_MEM_IDX", "CGPU_X", "PATH"] {
+        assert_eq!(misspelling(name), None);
+    }
+}

@@ -24,6 +24,22 @@ pub(crate) enum Variable {
 }
 
 impl Variable {
+    const ALL: [Self; 13] = [
+        Self::MemContainer,
+        Self::MemDev,
+        Self::MemUnit,
+        Self::NvidiaVisible,
+        Self::AliyunVisible,
+        Self::Weight,
+        Self::CorePercentage,
+        Self::HighPriority,
+        Self::Disable,
+        Self::Directory,
+        Self::KeepDeepBind,
+        Self::LogLevel,
+        Self::LogFile,
+    ];
+
     const fn c_name(self) -> &'static CStr {
         match self {
             Self::MemContainer => c"ALIYUN_COM_GPU_MEM_CONTAINER",
@@ -50,6 +66,22 @@ impl Variable {
         let raw = environment.variable(self.c_name())?;
         Some(Value { variable: self, raw })
     }
+}
+
+const PREFIX: &str = "ALIYUN_COM_GPU_";
+/// Variables with this prefix that device plugins set for programs, and cgpu does not read.
+const PLUGINS: [&str; 4] = ["MEM_IDX", "MEM_POD", "MEM_ASSIGNED", "MEM_ASSUME_TIME"];
+
+/// Returns what is wrong with a variable's name, if it begins as cgpu's and none has it.
+#[must_use]
+pub fn misspelling(name: &str) -> Option<String> {
+    let own = name.strip_prefix(PREFIX).filter(|rest| !PLUGINS.contains(rest))?;
+    let known = || Variable::ALL.into_iter().filter_map(|one| one.name().strip_prefix(PREFIX));
+    (!known().any(|known| known == own)).then(|| {
+        let known = known().collect::<Vec<_>>().join(", ");
+        let name = name.escape_default();
+        format!("cgpu has no variable {name}, so it has no effect; {PREFIX} is followed by {known}")
+    })
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -205,13 +205,15 @@ mod steps {
             let bundle = oci.bundle("sliced", SIX, &["true"]);
             let message = oci.refused_bundle("sliced", &bundle);
             assert!(message.contains("runtime.toml, line "), "{message}");
-            let bundle = oci.bundle("plain", &[], &["true"]);
+            let misspelt = &["ALIYUN_COM_GPU_MEM=6"];
+            let bundle = oci.bundle("plain", misspelt, &["true"]);
             let log = fixture.path("log").to_string_lossy().into_owned();
             let at = bundle.to_string_lossy().into_owned();
             let words = ["--log", &log, "run", "--bundle", &at, "plain"];
             Outcome::of(oci.runtime(&words)).exits(0);
             let text = fs::read_to_string(&log).expect("a log");
             assert!(text.contains("requests no GPU, and starts as it is"), "{text}");
+            assert!(text.contains("cgpu has no variable ALIYUN_COM_GPU_MEM, "), "{text}");
             fs::remove_file(&log).expect("the log");
         }
         is_clean(&fixture);
