@@ -59,6 +59,7 @@ END
 }
 LIST=/usr/lib/cgpu/installed
 SETTINGS=/etc/cgpu/monitor.toml
+RUNTIME_SETTINGS=/etc/cgpu/runtime.toml
 
 say() { printf 'cgpu: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }

@@ -87,16 +87,19 @@ if [ ! -e "$root/usr/bin/cgpu-smi" ]; then
 fi
 cp "$here/files.sh" "$root/usr/lib/cgpu/files.sh"
 note "file /usr/lib/cgpu/files.sh"
-# The configuration belongs to the host: it is made once and never overwritten.
+# The configuration belongs to the host: it is made once and never overwritten. The list has its sum
+# as it is made, by which uninstall.sh knows a changed one.
 folder "$(dirname "$SETTINGS")"
+# OVER_LIMIT: another default of `over_limit`, for a node of a cluster.
+edit=
+[ -z "${OVER_LIMIT:-}" ] || edit="s/^# over_limit = \"report\"/over_limit = \"$OVER_LIMIT\"/"
+sed "$edit" "$here/monitor.toml" > "$work/settings"
 if [ ! -e "$root$SETTINGS" ]; then
-    # OVER_LIMIT: another default of `over_limit`, for a node of a cluster.
-    edit=
-    [ -z "${OVER_LIMIT:-}" ] || edit="s/^# over_limit = \"report\"/over_limit = \"$OVER_LIMIT\"/"
-    sed "$edit" "$here/monitor.toml" > "$root$SETTINGS"
+    cp "$work/settings" "$root$SETTINGS"
     chmod 0644 "$root$SETTINGS"
-    note "configuration $SETTINGS $(cksum < "$root$SETTINGS" | tr ' ' -)"
 fi
+grep -q "^configuration $SETTINGS " "$list" ||
+    note "configuration $SETTINGS $(cksum < "$work/settings" | tr ' ' -)"
 cp "$list" "$root$LIST"
 
 started="the monitor was not started, and there is no systemd that would: run cgpu-monitor"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Removes what install.sh made on this host, or below DESTDIR, and nothing else. A changed
-# configuration stays; --purge removes it and the settings in /var/lib/cgpu. Running programs keep
-# their limits until they end.
+# configuration stays; --purge removes it, runtime.toml, and the settings in /var/lib/cgpu. Running
+# programs keep their limits until they end.
 #
 # An engine stops, deletes and enters a container by the runtime that started it. While containers
 # of cgpu-runtime run, this refuses. With --force a script takes the place of cgpu-runtime, which
@@ -50,7 +50,7 @@ running() {
 
 # Prints the program by which the engines end these containers.
 next_runtime() {
-    configured=$(sed -n 's/^ *runtime *= *"\(\/[^"]*\)".*/\1/p' "$root/etc/cgpu/runtime.toml" \
+    configured=$(sed -n 's/^ *runtime *= *"\(\/[^"]*\)".*/\1/p' "$root$RUNTIME_SETTINGS" \
         2>/dev/null) || :
     for program in "${NEXT:-}" "$configured"; do
         [ -z "$program" ] || { printf '%s\n' "$program"; return; }
@@ -175,13 +175,15 @@ while read -r what place print; do
         ;;
     esac
 done < "$work/list"
-[ $purge = no ] || rm -rf "$root/var/lib/cgpu"
+[ $purge = no ] || rm -rf "$root/var/lib/cgpu" "$root$RUNTIME_SETTINGS"
 rm -f "$root$LIST"
 # Folders, innermost first. A folder that has other files stays.
 sed -n 's/^folder //p' "$work/list" | awk '{ print length($0) " " $0 }' | sort -rn |
     cut -d' ' -f2- | while read -r folder; do
     rmdir "$root$folder" 2>/dev/null || :
 done
+# It was there before the installation if an earlier one left it.
+[ $purge = no ] || rmdir "$root${SETTINGS%/*}" 2>/dev/null || :
 # The monitor's own folders. One that holds a container, or is a mount, is not empty and stays.
 for empty in cgpu/containers cgpu/slices cgpu cgpu_km; do
     rmdir "$root/run/$empty" 2>/dev/null || :
@@ -189,6 +191,7 @@ done
 if has_systemd; then systemctl daemon-reload; fi
 say "uninstalled"
 [ -z "$changed" ] || say "left: $changed, which was changed"
+[ ! -e "$root$RUNTIME_SETTINGS" ] || say "left: $RUNTIME_SETTINGS, which this does not make"
 [ ! -e "$root/var/lib/cgpu" ] || say "left: /var/lib/cgpu, the settings of containers"
 [ ! -e "$root/run/cgpu/containers" ] || say "left: /run/cgpu/containers, until the host restarts"
 [ -z "$next" ] || [ -z "$containers" ] ||
@@ -197,3 +200,10 @@ say "uninstalled"
 [ -z "$next" ] || [ $remembers = no ] ||
     say "left: $RUNTIME, a script that runs $next, until Docker is restarted:" \
         "a reload keeps the runtimes that were removed"
+# systemd has ended its own.
+for process in "$root"/proc/[0-9]*; do
+    case $(readlink "$process/exe" 2>/dev/null) in
+    /usr/bin/cgpu-monitor | "/usr/bin/cgpu-monitor (deleted)")
+        say "the monitor runs on, end it: kill ${process##*/}" ;;
+    esac
+done

@@ -144,6 +144,50 @@ fn uninstall_removes_exactly_what_was_installed() {
     assert_eq!(all(root), before);
 }
 
+/// Installs below the folder from files that are not run; returns the root.
+fn installed_without_programs(folder: &Path) -> PathBuf {
+    let (built, root) = (folder.join("built"), folder.join("root"));
+    fs::create_dir_all(&root).expect("a folder");
+    for name in ["cgpu", "cgpu-monitor", "libcgpu.so"] {
+        put(&built, name, "");
+    }
+    script("install.sh", &root, &[&built.to_string_lossy()]).exits(0);
+    root
+}
+
+#[test]
+fn purge_removes_all_settings_also_after_a_reinstallation() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = installed_without_programs(folder.path());
+    put(&root, "etc/cgpu/monitor.toml", "base_slice_ms = 2\n");
+    put(&root, "etc/cgpu/runtime.toml", "sim = \"T4\"\n");
+    put(&root, "var/lib/cgpu/settings.json", "{}");
+    let said = script("uninstall.sh", &root, &[]).exits(0).stderr;
+    for left in ["/etc/cgpu/monitor.toml", "/etc/cgpu/runtime.toml", "/var/lib/cgpu"] {
+        assert!(said.contains(&format!("left: {left}, ")) && root.join(&left[1..]).exists());
+    }
+    installed_without_programs(folder.path());
+    let said = script("uninstall.sh", &root, &["--purge"]).exits(0).stderr;
+    assert!(!said.contains("left: "), "{said}");
+    assert!(!root.join("etc/cgpu").exists() && !root.join("var/lib/cgpu").exists());
+}
+
+#[test]
+fn uninstall_names_the_monitors_that_still_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = installed_without_programs(folder.path());
+    for (process, program) in
+        [("7", "/usr/bin/cgpu-monitor"), ("8", "/usr/bin/cgpu-monitor (deleted)"), ("9", "/bin/sh")]
+    {
+        let process = root.join("proc").join(process);
+        fs::create_dir_all(&process).expect("a folder");
+        std::os::unix::fs::symlink(program, process.join("exe")).expect("a link");
+    }
+    let said = script("uninstall.sh", &root, &[]).exits(0).stderr;
+    let named = |process| said.contains(&format!("monitor runs on, end it: kill {process}\n"));
+    assert_eq!([7, 8, 9].map(named), [true, true, false], "{said}");
+}
+
 /// Programs of older images would ignore it, and have no limit.
 #[test]
 fn shim_that_needs_a_new_glibc_is_not_installed() {
