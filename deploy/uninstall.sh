@@ -191,7 +191,7 @@ done
 if has_systemd; then systemctl daemon-reload; fi
 say "uninstalled"
 [ -z "$changed" ] || say "left: $changed, which was changed"
-[ ! -e "$root$RUNTIME_SETTINGS" ] || say "left: $RUNTIME_SETTINGS, which this does not make"
+[ ! -e "$root$RUNTIME_SETTINGS" ] || say "left: $RUNTIME_SETTINGS, which was made by hand"
 [ ! -e "$root/var/lib/cgpu" ] || say "left: /var/lib/cgpu, the settings of containers"
 [ ! -e "$root/run/cgpu/containers" ] || say "left: /run/cgpu/containers, until the host restarts"
 [ -z "$next" ] || [ -z "$containers" ] ||
