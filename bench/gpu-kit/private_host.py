@@ -29,6 +29,8 @@ HOST_IMAGE = "cgpu-kit/host"
 NAMESPACES = {"mount": "mnt", "pid": "pid"}
 # Limits of a pull and of the steps of the end: a daemon may hang.
 PULL_SECONDS, END_SECONDS, POLL_SECONDS = 90, 10, 0.2
+# How `timeout` ends if it ended its program.
+TIMED_OUT = 124
 # The last line of Docker's messages.
 ADVICE = re.compile(r"^(Run|See) 'docker .*$", re.MULTILINE)
 # Pulling fails like this for one image; all other failures are the registry's or the network's.
@@ -198,10 +200,13 @@ class PrivateHost:
         if self.no_registry:
             raise NotPossible(self.no_registry)
         seen = self.docker("pull", "--quiet", image)
+        # The whole message names the registry, and is in the log.
+        late = f"not done within {PULL_SECONDS} s"
+        reason = late if seen.exit == TIMED_OUT else seen.last_line().rpartition(": ")[2]
         if seen.exit != 0 and NO_SUCH_IMAGE.search(seen.stderr):
-            raise NotPossible(f"the registry has no {image}: {seen.reason()}")
+            raise NotPossible(f"the registry has no {image}: {reason}")
         if seen.exit != 0:
-            self.no_registry = f"images cannot be pulled: {seen.reason()}"
+            self.no_registry = f"images cannot be pulled: {reason}"
             raise NotPossible(self.no_registry)
         return image
 

@@ -150,11 +150,16 @@ class Docker(unittest.TestCase):
                 self.assertIn("NVIDIA's container toolkit is not installed", reason(path))
 
     def test_missing_image_does_not_stop_other_pulls(self):
-        for message, pulls in (("manifest unknown", 2), ("dial tcp: no such host", 1)):
+        for message, reason, pulls in (
+            ("Error: one: manifest unknown", "the registry has no one: manifest unknown", 2),
+            ("Get x: dial tcp: no such host", "images cannot be pulled: no such host", 1),
+        ):
             host = FakeRegistry(message)
-            for image in ("one", "two"):
-                with self.assertRaises(processes.NotPossible):
-                    host.pulled(image)
+            with self.assertRaises(processes.NotPossible) as raised:
+                host.pulled("one")
+            self.assertEqual(str(raised.exception), reason)
+            with self.assertRaises(processes.NotPossible):
+                host.pulled("two")
             self.assertEqual(host.pulls, pulls)
 
     def test_glibc_that_a_library_needs_is_found(self):
