@@ -129,8 +129,10 @@ pub(crate) fn check(input: &[u8]) {
     if let Ok(path) = std::str::from_utf8(input) {
         check_path(path);
     }
-    if let Ok(candidates) = extender::decode::<Candidates>(input) {
-        check_candidates(&candidates);
+    for whole_nodes in [false, true] {
+        if let Ok(candidates) = extender::candidates(input, whole_nodes, &cluster()) {
+            check_candidates(&candidates);
+        }
     }
     if let Ok(binding) = extender::decode::<Binding>(input) {
         match extender::bind(&cluster(), &binding, NOW) {

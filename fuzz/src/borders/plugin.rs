@@ -65,7 +65,7 @@ fn check_bind(request: &BindRequest) {
         pods.push((units, PodRequest::of(&pod, Dialects { hami: true }).expect("a request")));
     }
     for (units, pod) in &pods {
-        let given = slices.assign(token, pod, &request.container, &node, |_| true);
+        let given = slices.assign(token, pod, &request.container, &node, None, |_| true);
         let Ok(given) = given else { continue };
         let value = |name| given.iter().find(|(other, _)| *other == name).map(|(_, value)| value);
         assert_eq!(request.container, "main");
@@ -74,7 +74,7 @@ fn check_bind(request: &BindRequest) {
         assert_eq!(slices.owner(token), Some(pod.uid.as_str()));
         // A plugin that starts anew restores the same.
         let mut restored = Slices::default();
-        restored.restore(pod, &slices.annotation(&pod.uid).expect("it has a slice"));
+        restored.restore(pod, &slices.annotation(&pod.uid).expect("it has a slice"), None);
         assert_eq!(restored.tokens().collect::<Vec<_>>(), [token]);
     }
     assert!(slices.tokens().count() <= 1, "a slice has one owner");
@@ -95,7 +95,7 @@ pub(crate) fn check(input: &[u8]) {
     if let Ok(text) = std::str::from_utf8(input) {
         let pod = PodRequest::of(&extender::pod("p", 2), Dialects::default()).expect("a request");
         let mut slices = Slices::default();
-        slices.restore(&pod, text);
+        slices.restore(&pod, text, None);
         assert!(slices.tokens().count() <= 1);
     }
 }

@@ -19,6 +19,7 @@ pub mod accounting;
 pub mod allocation;
 pub mod binding;
 pub mod cdi;
+pub mod checkpoint;
 pub mod claim;
 pub mod cluster;
 pub mod container_request;

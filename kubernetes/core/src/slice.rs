@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::checkpoint::Checkpoint;
 use crate::container_request::{Amount, ContainerRequest};
 use crate::devices;
 use crate::gpus::NodeGpus;
@@ -55,6 +56,12 @@ impl Token {
             Some(first) => Ok(Self { dialect, first: *first, count: numbers.len() as u64 }),
             None => Err(Refusal::new("the kubelet gave no ids")),
         }
+    }
+
+    /// Returns the dialect of its resource.
+    #[must_use]
+    pub fn dialect(self) -> Dialect {
+        self.dialect
     }
 
     /// Parses what [`fmt::Display`] writes.
@@ -106,16 +113,17 @@ pub struct Slices {
 impl Slices {
     /// Restores the slices that an earlier plugin assigned, from the value of a pod's annotation
     /// [`crate::names::annotation::SLICES`]. Entries that do not match the containers' requests are
-    /// ignored, and so are those of slices or containers that are assigned already.
-    pub fn restore(&mut self, pod: &PodRequest, annotation: &str) {
+    /// ignored, and so are those of slices or containers that are assigned already, and those that
+    /// the kubelet's checkpoint does not confirm.
+    pub fn restore(&mut self, pod: &PodRequest, annotation: &str, checkpoint: Option<&Checkpoint>) {
         let tokens: BTreeMap<String, String> = serde_json::from_str(annotation).unwrap_or_default();
         for request in pod.requests.as_deref().unwrap_or_default() {
             let token = tokens.get(&request.container).and_then(|token| Token::parse(token).ok());
-            let Some(token) =
-                token.filter(|token| counted(request) == (token.dialect, token.count))
-            else {
-                continue;
+            let is_given = |token: &Token| {
+                counted(request) == (token.dialect, token.count)
+                    && checkpoint.is_none_or(|it| it.confirms(*token, &pod.uid, &request.container))
             };
+            let Some(token) = token.filter(is_given) else { continue };
             let owner = Owner { token, uid: pod.uid.clone(), container: request.container.clone() };
             let is_known =
                 |other: &Owner| other.uid == owner.uid && other.container == owner.container;
@@ -162,13 +170,15 @@ impl Slices {
     ///
     /// # Errors
     /// The pod is not on this node or has no GPUs of it, the container requests another amount, the
-    /// slice belongs to another container, or the container has another slice.
+    /// kubelet has given the slice to another container, or the slice belongs to another container,
+    /// or the container has another slice.
     pub fn assign(
         &mut self,
         token: Token,
         pod: &PodRequest,
         container: &str,
         node: &NodeGpus,
+        checkpoint: Option<&Checkpoint>,
         exists: impl Fn(&str) -> bool,
     ) -> Result<Vec<(&'static str, String)>, Refusal> {
         let title = format!("container `{container}` of {}", pod.title());
@@ -212,6 +222,11 @@ impl Slices {
         if let Some((_, Owner { token: other, .. })) = another {
             return Err(Refusal::new(format!(
                 "{title} already has the slice {other}, not {token}"
+            )));
+        }
+        if checkpoint.is_some_and(|checkpoint| !checkpoint.confirms(token, &pod.uid, container)) {
+            return Err(Refusal::new(format!(
+                "the kubelet has not given the slice {token} to {title}"
             )));
         }
         self.owners.insert(key, own);
@@ -270,7 +285,7 @@ mod tests {
         pod: &PodRequest,
         container: &str,
     ) -> Result<String, String> {
-        let given = slices.assign(token(ids), pod, container, &here(), |_| true);
+        let given = slices.assign(token(ids), pod, container, &here(), None, |_| true);
         given.map(|variables| variables[3].1.clone()).map_err(|refusal| refusal.to_string())
     }
 
@@ -330,6 +345,7 @@ mod tests {
                     &other,
                     "main",
                     &here(),
+                    None,
                     |_| true
                 )
                 .unwrap_err()
@@ -341,8 +357,27 @@ mod tests {
         );
         // When a pod is gone, its ids are used again.
         let again =
-            slices.assign(token(&["4", "5"]), &other, "main", &here(), |uid| uid != "uid-p");
+            slices.assign(token(&["4", "5"]), &other, "main", &here(), None, |uid| uid != "uid-p");
         assert!(again.is_ok(), "{again:?}");
+    }
+
+    #[test]
+    fn slice_of_the_checkpoint_belongs_to_no_other_container() {
+        let (pod, other) = (placed(sharing("p", 2)), placed(sharing("q", 2)));
+        let checkpoint = |uid: &str| {
+            let text = format!(
+                r#"{{"Data":{{"PodDeviceEntries":[{{"PodUID":"{uid}","ContainerName":"main",
+                "ResourceName":"{MEMORY}","DeviceIDs":{{"-1":["4","5"]}}}}]}}}}"#
+            );
+            Checkpoint::parse(text.as_bytes()).unwrap()
+        };
+        let of_pod = checkpoint("uid-p");
+        let mut slices = Slices::default();
+        slices.restore(&other, r#"{"main":"4-2"}"#, Some(&of_pod));
+        let mut given = |pod| {
+            slices.assign(token(&["4", "5"]), pod, "main", &here(), Some(&of_pod), |_| true).is_ok()
+        };
+        assert!(!given(&other) && given(&pod) && !given(&other));
     }
 
     #[test]
@@ -353,7 +388,7 @@ mod tests {
         let tokens = slices.annotation("uid-p").unwrap();
         assert_eq!((tokens.as_str(), slices.annotation("uid-q")), (r#"{"main":"4-2"}"#, None));
         let mut after = Slices::default();
-        after.restore(&pod, &tokens);
+        after.restore(&pod, &tokens, None);
         assert_eq!(after.annotation("uid-p"), Some(tokens));
         assert!(
             given(&mut after, &["4", "5"], &other, "main").unwrap_err().contains("of pod uid-p")
@@ -363,10 +398,10 @@ mod tests {
         );
         assert!(given(&mut after, &["4", "5"], &pod, "main").is_ok());
         // An edited annotation takes nothing from another pod, nor from its own.
-        after.restore(&other, r#"{"main":"4-2","x":"y"}"#);
-        after.restore(&other, r#"{"main":"9-3","none":"9-2"}"#);
-        after.restore(&pod, r#"{"main":"8-2"}"#);
-        after.restore(&pod, "no JSON");
+        after.restore(&other, r#"{"main":"4-2","x":"y"}"#, None);
+        after.restore(&other, r#"{"main":"9-3","none":"9-2"}"#, None);
+        after.restore(&pod, r#"{"main":"8-2"}"#, None);
+        after.restore(&pod, "no JSON", None);
         assert_eq!(after.annotation("uid-q"), None);
         assert!(given(&mut after, &["4", "5"], &pod, "main").is_ok());
         after.retain(|uid| uid != "uid-p");

@@ -70,7 +70,7 @@ async fn main() -> ExitCode {
 async fn run(options: Options) -> Result<()> {
     let mut stop = signal(SignalKind::terminate())?;
     let api = options.access.api().await?;
-    let pods = Arc::new(Pods::new(options.dialects()));
+    let pods = Arc::new(Pods::new(options.dialects(), &options.kubelet_dir));
     let (listener, socket) = binding::listen(&options.root).with_context(|| {
         format!("cannot create the socket for cgpu-runtime in {}", options.root.display())
     })?;

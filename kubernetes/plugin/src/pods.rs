@@ -1,9 +1,13 @@
 //! Pods of the node, and the slices of their containers.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cgpu_kubernetes_client::{Api, EventHandler, Failure, List};
+use cgpu_kubernetes_core::checkpoint::{self, Checkpoint};
 use cgpu_kubernetes_core::gpus::NodeGpus;
 use cgpu_kubernetes_core::names::{Dialect, Dialects, annotation};
 use cgpu_kubernetes_core::object::Pod;
@@ -12,9 +16,15 @@ use cgpu_kubernetes_core::refusal::Refusal;
 use cgpu_kubernetes_core::slice::{Slices, Token};
 use serde_json::json;
 use tokio::sync::{Notify, watch};
+use tracing::debug;
+
+/// Largest checkpoint that is read, in bytes; ids of eight GPUs in MiB take some 20 MB.
+const MAX_CHECKPOINT_BYTES: u64 = 64 << 20;
 
 pub(crate) struct Pods {
     dialects: Dialects,
+    /// The kubelet's checkpoint.
+    checkpoint: PathBuf,
     inner: Mutex<Inner>,
     listed: watch::Sender<bool>,
     /// Notified when a pod needs an annotation, or a slice becomes unassigned.
@@ -37,9 +47,28 @@ pub(crate) struct PendingAnnotations {
 }
 
 impl Pods {
-    pub(crate) fn new(dialects: Dialects) -> Self {
-        let inner = Mutex::default();
-        Self { dialects, inner, listed: watch::Sender::new(false), changed: Notify::new() }
+    pub(crate) fn new(dialects: Dialects, kubelet_dir: &Path) -> Self {
+        Self {
+            dialects,
+            checkpoint: kubelet_dir.join(checkpoint::FILE),
+            inner: Mutex::default(),
+            listed: watch::Sender::new(false),
+            changed: Notify::new(),
+        }
+    }
+
+    /// Reads what the kubelet has given; `None` if its file says nothing.
+    fn checkpoint(&self) -> Option<Checkpoint> {
+        let read = || -> io::Result<Vec<u8>> {
+            let mut text = Vec::new();
+            File::open(&self.checkpoint)?.take(MAX_CHECKPOINT_BYTES).read_to_end(&mut text)?;
+            Ok(text)
+        };
+        let checkpoint = read().ok().and_then(|text| Checkpoint::parse(&text));
+        if checkpoint.is_none() {
+            debug!(path = %self.checkpoint.display(), "the kubelet's checkpoint cannot be read");
+        }
+        checkpoint
     }
 
     pub(crate) fn dialects(&self) -> Dialects {
@@ -70,9 +99,11 @@ impl Pods {
         container: &str,
         node: &NodeGpus,
     ) -> Result<Vec<(&'static str, String)>, Refusal> {
+        let checkpoint = self.checkpoint();
         let mut inner = self.inner();
         let Inner { live, slices } = &mut *inner;
-        let given = slices.assign(token, pod, container, node, |uid| live.contains_key(uid));
+        let exists = |uid: &str| live.contains_key(uid);
+        let given = slices.assign(token, pod, container, node, checkpoint.as_ref(), exists);
         if given.is_ok() {
             self.changed.notify_one();
         }
@@ -143,12 +174,12 @@ impl Inner {
 
     /// Restores the slices that a previous plugin assigned. Only at the start: later, a user who
     /// may annotate a pod could claim a slice that is about to be assigned to another.
-    fn restore(&mut self, dialects: Dialects) {
+    fn restore(&mut self, dialects: Dialects, checkpoint: Option<&Checkpoint>) {
         for pod in self.live.values() {
             if let Some(slices) = pod.metadata.annotations.get(annotation::SLICES)
                 && let Some(pod_request) = PodRequest::of(pod, dialects)
             {
-                self.slices.restore(&pod_request, slices);
+                self.slices.restore(&pod_request, slices, checkpoint);
             }
         }
     }
@@ -166,7 +197,7 @@ impl EventHandler<Pod> for Pods {
         inner.live.clear();
         all.items.into_iter().for_each(|pod| inner.apply(pod));
         if !*self.listed.borrow() {
-            inner.restore(self.dialects);
+            inner.restore(self.dialects, self.checkpoint().as_ref());
         }
         drop(inner);
         self.listed.send_replace(true);

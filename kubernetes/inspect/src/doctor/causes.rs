@@ -94,7 +94,7 @@ cgpu_diagnosis::causes! {
     Spoilt, NoGpu, Wrong, "spoilt",
         "The pod's annotations about its GPUs do not match its request; it counts on every GPU of \
          its node.",
-        "Correct the annotations, or delete the pod.";
+        "Delete the pod; its owner makes another one.";
     Rejected, NoGpu, Wrong, "rejected",
         "The kubelet has rejected the pod, which is final.",
         "Do what the message says, and delete the pod: its owner creates another.";

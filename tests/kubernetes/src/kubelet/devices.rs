@@ -6,7 +6,7 @@ use cgpu_kubelet_api::device_plugin::{
     AllocateRequest, ContainerAllocateRequest, ContainerAllocateResponse,
     ContainerPreferredAllocationRequest, PreferredAllocationRequest,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tonic::Status;
 use tonic::transport::Channel;
 
@@ -94,6 +94,21 @@ impl Manager {
 
     pub(crate) fn registrations(&self, resource: &str) -> usize {
         self.registrations.get(resource).copied().unwrap_or_default()
+    }
+
+    /// Returns the content of the checkpoint.
+    pub(crate) fn checkpoint(&self) -> Value {
+        let entries: Vec<Value> = self
+            .allocations
+            .iter()
+            .map(|((uid, container, resource), share)| {
+                json!({
+                    "PodUID": uid, "ContainerName": container, "ResourceName": resource,
+                    "DeviceIDs": {"-1": share.ids}, "AllocResp": null,
+                })
+            })
+            .collect();
+        json!({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 0})
     }
 
     pub(crate) fn end(&mut self, uid: &str) {

@@ -1,12 +1,12 @@
 //! A fake kubelet with the functions that a device plugin uses.
 //!
-//! It behaves as the real one. At its start it removes every file of its folder and creates its
-//! socket. It accepts messages of at most 4 MiB. It connects to a plugin that registers, gets its
-//! options and watches its devices. When the plugin disconnects, its devices become unhealthy. It
-//! allocates for each container alone, one resource at a time. Init containers come first, and
-//! their IDs are reused by later containers of the pod. IDs become free when their pod has ended
-//! and another needs them. Allocations survive a restart of the kubelet, and a restarted container
-//! gets the same ones.
+//! It behaves as the real one. At its start it removes every file of its folder but its checkpoint
+//! and creates its socket. It accepts messages of at most 4 MiB. It connects to a plugin that
+//! registers, gets its options and watches its devices. When the plugin disconnects, its devices
+//! become unhealthy. It allocates for each container alone, one resource at a time. Init containers
+//! come first, and their IDs are reused by later containers of the pod. IDs become free when their
+//! pod has ended and another needs them. Allocations survive a restart of the kubelet, and a
+//! restarted container gets the same ones.
 
 mod devices;
 pub mod driver;
@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 use devices::Manager;
 use serde_json::Value;
 use tokio::runtime::Runtime;
+
+/// What it has given to which container.
+pub const CHECKPOINT: &str = "kubelet_internal_checkpoint";
 
 const OFFER_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -72,7 +75,10 @@ impl Kubelet {
     fn open(&mut self) {
         fs::create_dir_all(&self.folder).expect("a folder");
         for entry in fs::read_dir(&self.folder).expect("a folder") {
-            fs::remove_file(entry.expect("a file").path()).expect("a file that can be removed");
+            let path = entry.expect("a file").path();
+            if !path.ends_with(CHECKPOINT) {
+                fs::remove_file(path).expect("a file that can be removed");
+            }
         }
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).enable_all().build().expect("threads");
@@ -138,10 +144,16 @@ impl Kubelet {
     /// # Errors
     /// The message of the pod's status.
     pub fn admit(&self, pod: &Value) -> Result<Vec<Admitted>, String> {
-        self.runtime
+        let admitted = self
+            .runtime
             .as_ref()
             .expect("a kubelet that runs")
-            .block_on(devices::admit(&self.shared, pod))
+            .block_on(devices::admit(&self.shared, pod));
+        let checkpoint = locked(&self.shared).checkpoint().to_string();
+        let fresh = self.folder.join(".checkpoint");
+        fs::write(&fresh, checkpoint).expect("a file");
+        fs::rename(&fresh, self.folder.join(CHECKPOINT)).expect("a file");
+        admitted
     }
 
     /// Ends a pod, which makes its devices free.

@@ -57,3 +57,23 @@ fn pod_without_a_valid_claim_is_not_started() {
         host.engine.create_by_another(&elsewhere, &host.admit(&elsewhere)[0]).unwrap_err();
     assert!(refusal.contains("but is not started by cgpu-runtime"), "{refusal}");
 }
+
+/// A program that starts containers past the kubelet can name any pod and any slice.
+#[test]
+fn slice_that_the_kubelet_gave_to_another_container_is_refused() {
+    let fixture = Fixture::new("T4:15109");
+    let host = Host::new(&fixture, "T4:15109");
+    let _plugin = host.plugin(&[]);
+    host.kubelet.offers(MEMORY, 14, 14);
+    let main: &[(&str, &[(&str, &str)])] = &[("main", &[(MEMORY, "2")])];
+    let [one, other] = ["one", "other"].map(|name| host.pod(name, main, &json!({"0": {"0": 2}})));
+    let admitted = [&one, &other].map(|pod| host.admit(pod)[0].clone());
+    let refusal = host.engine.create(&one, &admitted[1]).unwrap_err();
+    assert!(refusal.contains("the kubelet has not given the slice"), "{refusal}");
+    for (pod, admitted) in [&other, &one].into_iter().zip([&admitted[1], &admitted[0]]) {
+        assert_eq!(
+            limits(&host.create(pod, admitted)),
+            [(host.uuid(0), 15109 * 2 / 14 * MIB)].into()
+        );
+    }
+}
