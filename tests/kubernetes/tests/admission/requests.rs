@@ -200,12 +200,9 @@ pub(crate) fn requests() -> Vec<Request> {
         add(refused, user, "nodes", Update(name, gpus.clone()));
         add(refused, user, "nodes/status", Update(name, gpus.clone()));
     }
-    add(
-        refuse,
-        ADMINISTRATOR,
-        "nodes",
-        Update("n1", annotations(&json!({annotation::GPUS: null}))),
-    );
+    let removal = annotations(&json!({annotation::GPUS: null}));
+    add(allow, ADMINISTRATOR, "nodes", Update("n1", removal.clone()));
+    add(refuse, plugin(Some("n2")), "nodes", Update("n1", removal));
     add(allow, PLUGIN, "nodes/status", Update("n1", count.clone()));
     add(refuse, PLUGIN, "nodes/status", Update("n2", count.clone()));
     add(allow, KUBELET, "nodes/status", Update("n1", count));
