@@ -7,7 +7,7 @@ use std::process::Command;
 use cgpu_e2e::{Child, skip};
 use cgpu_kubernetes_tests::http::{Connection, Reply};
 use cgpu_kubernetes_tests::wait::{until, until_holds};
-use rcgen::KeyPair;
+use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 
 use crate::policy_objects;
@@ -48,8 +48,10 @@ impl ApiServer {
         command.arg(format!("--initial-cluster=default={peers}"));
         let etcd = Child::start(command);
 
-        let key = KeyPair::generate().expect("a key").serialize_pem();
-        std::fs::write(at("key"), key).expect("a file");
+        let key = KeyPair::generate().expect("a key");
+        let tokens = CertificateParams::default().self_signed(&key).expect("a certificate");
+        std::fs::write(at("key"), key.serialize_pem()).expect("a file");
+        std::fs::write(at("certificate"), tokens.pem()).expect("a file");
         std::fs::write(at("tokens"), "secret,admin,1,system:masters\n").expect("a file");
         let mut command = Command::new(api_server);
         command.args([
@@ -61,7 +63,7 @@ impl ApiServer {
             "--authorization-mode=AlwaysAllow",
             "--disable-admission-plugins=ServiceAccount",
             "--service-account-issuer=https://kubernetes.default.svc",
-            &format!("--service-account-key-file={}", at("key")),
+            &format!("--service-account-key-file={}", at("certificate")),
             &format!("--service-account-signing-key-file={}", at("key")),
             &format!("--token-auth-file={}", at("tokens")),
         ]);
