@@ -7,18 +7,17 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cgpu_client::Client;
 use cgpu_client::health as monitor_health;
 use cgpu_client::inventory::HostDevice;
 use cgpu_client::message::Errno;
 use cgpu_inventory as inventory;
 use cgpu_inventory::health::{HealthCheck, Listener, Report};
-use cgpu_shm::paths;
 use nvml_wrapper::Nvml;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::health::{Health, Uptime};
+use crate::monitor;
 
 const NVML: &str = "libnvidia-ml.so.1";
 /// Timeout for an event, and interval of health checks.
@@ -163,12 +162,7 @@ impl DeviceWatcher {
 
     /// Requests GPUs and health from the monitor. Returns a suffix for the log message.
     fn poll_monitor(&mut self, root: &Path) -> Result<&'static str, String> {
-        let mut monitor = Client::connect_within(&paths::socket(root), RETRY_BACKOFF)
-            .map_err(|failure| failure.to_string())?;
-        let own = rustix::process::geteuid().as_raw();
-        if !monitor.monitor_user().is_some_and(|user| [0, own].contains(&user)) {
-            return Err(format!("the monitor at {} does not run as root", root.display()));
-        }
+        let mut monitor = monitor::connect(root, RETRY_BACKOFF)?;
         let lists = match monitor.inventory() {
             Ok(inventory) => {
                 let found =
@@ -284,6 +278,7 @@ mod tests {
 
     use cgpu_client::inventory::{Inventory, ListedDevice};
     use cgpu_client::message::{Refusal, Reply};
+    use cgpu_shm::paths;
     use cgpu_shm::units::Bytes;
     use cgpu_shm::uuid::Uuid;
 

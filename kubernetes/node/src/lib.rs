@@ -4,4 +4,5 @@
 
 pub mod gpus;
 pub mod health;
+pub mod monitor;
 pub mod socket;

@@ -7,10 +7,9 @@ use cgpu_client::inventory::HostDevice;
 use cgpu_kubernetes_dra::device::Details;
 use nvml_wrapper::{Nvml, cuda_driver_version_major, cuda_driver_version_minor};
 
-const PCI_DEVICES: &str = "/sys/bus/pci/devices";
-
-/// Reads what is known of a device. What cannot be read is left out.
-pub(crate) fn read(nvml: &Nvml, host: &HostDevice) -> Details {
+/// Reads what is known of a device. What cannot be read is left out. `pci_devices` is the kernel's
+/// folder of PCI devices.
+pub(crate) fn read(nvml: &Nvml, host: &HostDevice, pci_devices: &Path) -> Details {
     let whole = nvml.device_by_index(host.id.gpu()).ok();
     let own = nvml.device_by_uuid(host.name()).ok();
     let name = own.as_ref().or(whole.as_ref()).and_then(|device| device.name().ok());
@@ -20,7 +19,7 @@ pub(crate) fn read(nvml: &Nvml, host: &HostDevice) -> Details {
         format!("{major}.{minor}")
     });
     let bus_id = whole.as_ref().and_then(|device| device.pci_info().ok()).map(|pci| pci.bus_id);
-    let kernels = bus_id.and_then(|bus_id| kernel_device(Path::new(PCI_DEVICES), &bus_id));
+    let kernels = bus_id.and_then(|bus_id| kernel_device(pci_devices, &bus_id));
     Details {
         mig_profile: name.as_deref().filter(|_| host.id.is_instance()).and_then(mig_profile),
         product_name: name,

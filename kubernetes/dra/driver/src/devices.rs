@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cgpu_client::Client;
 use cgpu_client::device_id::DeviceId;
 use cgpu_client::inventory::HostDevice;
 use cgpu_kubernetes_dra::device::{Details, Device, Mode, Pool};
 use cgpu_kubernetes_node::gpus::{Gpus, NodeGpu};
-use cgpu_shm::paths;
+use cgpu_kubernetes_node::monitor;
 use nvml_wrapper::Nvml;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::details;
+use crate::options::Options;
 
 const NVML: &str = "libnvidia-ml.so.1";
 /// Interval at which the monitor's settings are read, and its timeout.
@@ -34,14 +34,14 @@ type Sharing = (u32, u32);
 
 /// Keeps the pool up to date, without end.
 pub(crate) async fn observe(
-    node: &str,
-    root: &Path,
+    options: &Options,
     mut gpus: watch::Receiver<Gpus>,
     pool: &watch::Sender<ObservedPool>,
 ) {
     let mut observer = Observer {
-        node: node.to_owned(),
-        root: root.to_owned(),
+        node: options.node_name.clone(),
+        root: options.root.clone(),
+        pci_devices: options.pci_devices.clone(),
         sharing: BTreeMap::new(),
         details: BTreeMap::new(),
     };
@@ -73,6 +73,8 @@ pub(crate) async fn observe(
 struct Observer {
     node: String,
     root: PathBuf,
+    /// Folder of the kernel's PCI devices.
+    pci_devices: PathBuf,
     /// The last answer of the monitor.
     sharing: BTreeMap<DeviceId, Sharing>,
     /// Details by name: reading them opens the driver.
@@ -110,7 +112,7 @@ impl Observer {
             warn!("the attributes of {} GPUs are not known: {error}", new.len());
         }
         for host in new {
-            let details = nvml.as_ref().map(|nvml| details::read(nvml, &host));
+            let details = nvml.as_ref().map(|nvml| details::read(nvml, &host, &self.pci_devices));
             self.details.insert(host.name(), details.unwrap_or_default());
         }
     }
@@ -118,7 +120,7 @@ impl Observer {
 
 /// Reads from the monitor how GPUs are shared; none: there is no monitor that answers.
 fn sharing(root: &Path) -> Option<BTreeMap<DeviceId, Sharing>> {
-    let mut monitor = Client::connect_within(&paths::socket(root), MONITOR_TIMEOUT).ok()?;
+    let mut monitor = monitor::connect(root, MONITOR_TIMEOUT).ok()?;
     let status = monitor.status().ok()?;
     let gpus = status.gpus.into_iter();
     Some(gpus.map(|gpu| (gpu.index, (gpu.policy, gpu.max_inst))).collect())

@@ -191,5 +191,5 @@ async fn observe(
     let health =
         Health::new(Duration::from_secs(options.recovery), options.ignore_xids.iter().copied());
     gpus::start_watcher(&options.root, health, &unhealthy, found);
-    devices::observe(&options.node_name, &options.root, gpus, pool).await;
+    devices::observe(options, gpus, pool).await;
 }

@@ -34,6 +34,9 @@ pub(crate) struct Options {
     /// CDI kind of the vendor's devices, such as nvidia.com/gpu, if they are named by UUID
     #[arg(long, value_name = "KIND")]
     pub(crate) vendor_cdi_kind: Option<String>,
+    /// Folder of the kernel's PCI devices, for the PCIe root and NUMA node of GPUs
+    #[arg(long, value_name = "DIR", default_value = "/sys/bus/pci/devices")]
+    pub(crate) pci_devices: PathBuf,
     /// Path of cgpu-runtime on the host
     #[arg(long, value_name = "PROGRAM", default_value = "/usr/bin/cgpu-runtime")]
     pub(crate) runtime: PathBuf,
