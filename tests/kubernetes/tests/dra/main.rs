@@ -1,6 +1,10 @@
-//! The real DRA driver on simulated GPUs, with a fake kubelet and API server.
+//! The real DRA driver on simulated GPUs, with a fake kubelet, and a fake API server or a real
+//! control plane.
+
+mod real;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use cgpu_e2e::{Child, Fixture, Outcome};
 use cgpu_kubelet_api::registration::PluginInfo;
@@ -27,21 +31,7 @@ impl<'a> Host<'a> {
     }
 
     fn driver(&self, options: &[&str]) -> Child {
-        let dist = self.fixture.dist();
-        let mut command = self.fixture.native(&dist.file("cgpu-dra-driver"));
-        command.arg("--kubeconfig").arg(self.server.kubeconfig(&self.fixture.path("")));
-        command.args(["--node-name", NODE]);
-        for (option, path) in [
-            ("--plugins-dir", self.fixture.path("plugins")),
-            ("--registry-dir", self.fixture.path("registry")),
-            ("--root", self.fixture.root()),
-            ("--cdi-dir", self.fixture.path("cdi")),
-            ("--runtime", dist.file("cgpu-runtime")),
-        ] {
-            command.arg(option).arg(path);
-        }
-        command.args(options);
-        Child::start_for(command, self.fixture.lifetime())
+        driver(self.fixture, &self.server.kubeconfig(&self.fixture.path("")), options)
     }
 
     fn registered(&self) -> PluginInfo {
@@ -102,6 +92,24 @@ impl<'a> Host<'a> {
     fn limits(&self, share: &str) -> String {
         std::fs::read_to_string(self.fixture.root().join("shares").join(share)).expect("limits")
     }
+}
+
+/// Starts the driver of the node.
+fn driver(fixture: &Fixture, kubeconfig: &Path, options: &[&str]) -> Child {
+    let dist = fixture.dist();
+    let mut command = fixture.native(&dist.file("cgpu-dra-driver"));
+    command.arg("--kubeconfig").arg(kubeconfig).args(["--node-name", NODE]);
+    for (option, path) in [
+        ("--plugins-dir", fixture.path("plugins")),
+        ("--registry-dir", fixture.path("registry")),
+        ("--root", fixture.root()),
+        ("--cdi-dir", fixture.path("cdi")),
+        ("--runtime", dist.file("cgpu-runtime")),
+    ] {
+        command.arg(option).arg(path);
+    }
+    command.args(options);
+    Child::start_for(command, fixture.lifetime())
 }
 
 fn uid(claim: &Value) -> &str {

@@ -1,0 +1,372 @@
+//! A real API server, scheduler and controller of claims, where the environment names them
+//! (envtest's variables). The kubelet is the fake one, so no container runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use cgpu_e2e::{Child, Fixture, skip};
+use cgpu_kubernetes_tests::kubelet::driver::DriverKubelet;
+use cgpu_kubernetes_tests::wait::{until, until_holds};
+use rcgen::KeyPair;
+use serde_json::{Value, json};
+
+use crate::{DRIVER, NODE, driver, uid};
+
+/// Two GPUs, and one that is partitioned.
+const GPUS: &str = "A100:40960,A100:40960,A100:40960/mig=3g.20gb,1g.5gb";
+/// The control plane outlives a slow test.
+const LIFETIME: Duration = Duration::from_secs(600);
+
+/// The classes of the chart, which is not rendered here.
+const CLASSES: [(&str, &str); 2] = [("cgpu", "gpu"), ("cgpu-mig", "mig")];
+
+struct ControlPlane {
+    folder: PathBuf,
+    kubectl: PathBuf,
+    _children: Vec<Child>,
+}
+
+fn program(name: &str) -> Option<PathBuf> {
+    let given = std::env::var_os(format!("TEST_ASSET_{name}")).map(PathBuf::from);
+    given.filter(|path| path.is_file())
+}
+
+fn address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").to_string()
+}
+
+impl ControlPlane {
+    /// Starts it, with one node that has no kubelet; none: a program is missing.
+    fn start(test: &str, folder: &Path) -> Option<Self> {
+        let names = ["ETCD", "KUBE_APISERVER", "KUBE_CONTROLLER_MANAGER", "KUBE_SCHEDULER"];
+        let programs: Vec<PathBuf> = names.into_iter().filter_map(program).collect();
+        let kubectl = program("KUBECTL").unwrap_or_else(|| "kubectl".into());
+        let has_kubectl = Command::new(&kubectl).arg("help").output().is_ok();
+        let ([etcd, api_server, controllers, scheduler], true) = (&programs[..], has_kubectl)
+        else {
+            skip(test, "cluster", "TEST_ASSET_* names no control plane, or there is no kubectl");
+            return None;
+        };
+        let at = |name: &str| folder.join(name).to_string_lossy().into_owned();
+        let [clients, peers] = [address(), address()].map(|address| format!("http://{address}"));
+        let secure = address();
+        let start = |program: &Path, arguments: &[String]| {
+            let mut command = Command::new(program);
+            command.args(arguments);
+            Child::start_for(command, LIFETIME)
+        };
+        let key = KeyPair::generate().expect("a key");
+        fs::write(at("key"), key.serialize_pem()).expect("a file");
+        fs::write(at("public"), key.public_key_pem()).expect("a file");
+        fs::write(at("tokens"), "secret,admin,1,system:masters\n").expect("a file");
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster":
+                {"server": format!("https://{secure}"), "insecure-skip-tls-verify": true}}],
+            "users": [{"name": "u", "user": {"token": "secret"}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        });
+        fs::write(at("kubeconfig"), kubeconfig.to_string()).expect("a file");
+        let mut children = vec![
+            start(
+                etcd,
+                &[
+                    "--name=default".to_owned(),
+                    format!("--data-dir={}", at("etcd")),
+                    format!("--listen-client-urls={clients}"),
+                    format!("--advertise-client-urls={clients}"),
+                    format!("--listen-peer-urls={peers}"),
+                    format!("--initial-advertise-peer-urls={peers}"),
+                    format!("--initial-cluster=default={peers}"),
+                ],
+            ),
+            start(
+                api_server,
+                &[
+                    format!("--etcd-servers={clients}"),
+                    format!("--secure-port={}", secure.rsplit(':').next().unwrap_or_default()),
+                    "--bind-address=127.0.0.1".to_owned(),
+                    format!("--cert-dir={}", at("certificates")),
+                    "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+                    "--authorization-mode=AlwaysAllow".to_owned(),
+                    "--disable-admission-plugins=ServiceAccount".to_owned(),
+                    "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+                    format!("--service-account-key-file={}", at("public")),
+                    format!("--service-account-signing-key-file={}", at("key")),
+                    format!("--token-auth-file={}", at("tokens")),
+                ],
+            ),
+        ];
+        let mut plane = Self { folder: folder.to_owned(), kubectl, _children: Vec::new() };
+        until_holds("the API server is ready", || {
+            plane.kubectl(&["get", "--raw", "/readyz"]).is_some()
+        });
+        let config = format!("--kubeconfig={}", at("kubeconfig"));
+        let common = [config, "--leader-elect=false".to_owned(), "--secure-port=0".to_owned()];
+        let claims = "--controllers=resourceclaim-controller,garbage-collector-controller";
+        children.push(start(controllers, &[&common[..], &[claims.to_owned()]].concat()));
+        children.push(start(scheduler, &common));
+        plane._children = children;
+        plane.apply(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}));
+        let amounts = json!({"cpu": "8", "memory": "32Gi", "pods": "110"});
+        let status = json!({"status": {"capacity": amounts, "allocatable": amounts,
+            "conditions": [{"type": "Ready", "status": "True"}]}});
+        let patch = ["--subresource=status", "--type=merge", "-p", &status.to_string()];
+        plane.kubectl(&[&["patch", "node", NODE][..], &patch].concat()).expect("a status");
+        let not_ready = "node.kubernetes.io/not-ready-";
+        let _ = plane.kubectl(&["taint", "node", NODE, not_ready]);
+        for (name, kind) in CLASSES {
+            let expression = format!(
+                "device.driver == \"{DRIVER}\" && device.attributes[\"{DRIVER}\"].type == \"{kind}\""
+            );
+            plane.apply(&json!({
+                "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
+                "metadata": {"name": name},
+                "spec": {"selectors": [{"cel": {"expression": expression}}]},
+            }));
+        }
+        Some(plane)
+    }
+
+    fn kubeconfig(&self) -> PathBuf {
+        self.folder.join("kubeconfig")
+    }
+
+    /// Runs kubectl; none: it failed.
+    fn kubectl(&self, arguments: &[&str]) -> Option<String> {
+        let mut command = Command::new(&self.kubectl);
+        command.env("HOME", &self.folder).arg("--kubeconfig").arg(self.kubeconfig());
+        let outcome = Child::start({
+            command.args(arguments);
+            command
+        })
+        .finish();
+        (outcome.code() == Some(0)).then_some(outcome.stdout)
+    }
+
+    fn apply(&self, object: &Value) {
+        self.apply_text(&object.to_string());
+    }
+
+    fn apply_text(&self, text: &str) {
+        let file = self.folder.join("applied.yaml");
+        fs::write(&file, text).expect("a file");
+        let file = file.to_string_lossy().into_owned();
+        self.kubectl(&["apply", "--validate=false", "-f", &file]).expect("it is applied");
+    }
+
+    /// The claims that are allocated and not being deleted.
+    fn allocated(&self) -> Vec<Value> {
+        self.claims().into_iter().filter(is_allocated).collect()
+    }
+
+    fn claims(&self) -> Vec<Value> {
+        let text = self.kubectl(&["get", "resourceclaims", "-o", "json"]).expect("claims");
+        let list: Value = serde_json::from_str(&text).expect("JSON");
+        list["items"].as_array().cloned().unwrap_or_default()
+    }
+}
+
+fn is_allocated(claim: &Value) -> bool {
+    claim["status"]["allocation"].is_object() && claim["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// The kernel's PCI devices: all below one root.
+fn pci_devices(folder: &Path) -> PathBuf {
+    let links = folder.join("pci");
+    fs::create_dir_all(&links).expect("a folder");
+    for bus in 0..=255 {
+        let address = format!("0000:{bus:02x}:00.0");
+        let device = folder.join("devices/pci0000:00").join(&address);
+        fs::create_dir_all(&device).expect("a folder");
+        std::os::unix::fs::symlink(device, links.join(address)).expect("a link");
+    }
+    links
+}
+
+/// Memory in MiB and weight of each device.
+type Sums = BTreeMap<String, (u64, u64)>;
+
+fn add(sums: &mut Sums, device: &str, memory: u64, weight: u64) {
+    let sum = sums.entry(device.to_owned()).or_default();
+    *sum = (sum.0 + memory, sum.1 + weight);
+}
+
+/// What the API server says that claims consume.
+fn consumed(claims: &[Value]) -> Sums {
+    let mut sums = Sums::new();
+    for claim in claims {
+        for result in
+            claim["status"]["allocation"]["devices"]["results"].as_array().into_iter().flatten()
+        {
+            let capacity = &result["consumedCapacity"];
+            let text = |name: &str| capacity[name].as_str().expect("an amount").to_owned();
+            let memory = text("memory");
+            let memory = match memory.strip_suffix("Gi") {
+                Some(gib) => gib.parse::<u64>().expect("GiB") * 1024,
+                None => memory.strip_suffix("Mi").expect("MiB").parse().expect("MiB"),
+            };
+            let device = result["device"].as_str().expect("a device");
+            add(&mut sums, device, memory, text("weight").parse().expect("a weight"));
+        }
+    }
+    sums
+}
+
+/// What the limits files of the node give.
+fn given(fixture: &Fixture, devices: &BTreeMap<String, String>) -> Sums {
+    let mut sums = Sums::new();
+    for entry in fs::read_dir(fixture.root().join("shares")).expect("limits").flatten() {
+        let text = fs::read_to_string(entry.path()).expect("limits");
+        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+        let weight = field("weight ").and_then(|text| text.parse().ok()).expect("a weight");
+        let (uuid, bytes) = field("gpu GPU-").and_then(|gpu| gpu.split_once(' ')).expect("a GPU");
+        let memory: u64 = bytes.parse().expect("bytes");
+        add(&mut sums, &devices[uuid], memory >> 20, weight);
+    }
+    sums
+}
+
+/// Names of the published devices, by their UUIDs' digits.
+fn devices(plane: &ControlPlane) -> BTreeMap<String, String> {
+    let text = plane.kubectl(&["get", "resourceslices", "-o", "json"]).expect("slices");
+    let list: Value = serde_json::from_str(&text).expect("JSON");
+    let devices = list["items"].as_array().into_iter().flatten();
+    let devices = devices.flat_map(|slice| slice["spec"]["devices"].as_array()).flatten();
+    let named = |device: &Value| {
+        let uuid = device["attributes"]["uuid"]["string"].as_str().expect("a UUID");
+        (uuid[4..].to_owned(), device["name"].as_str().expect("a name").to_owned())
+    };
+    devices.map(named).collect()
+}
+
+#[test]
+fn examples_are_allocated_and_prepared_as_claimed() {
+    let fixture = Fixture::new(GPUS);
+    let test = "examples_are_allocated_and_prepared_as_claimed";
+    let Some(plane) = ControlPlane::start(test, &fixture.path("")) else { return };
+    let pci = pci_devices(&fixture.path("sys"));
+    let options = ["--pci-devices", pci.to_str().expect("a path")];
+    let _driver = driver(&fixture, &plane.kubeconfig(), &options);
+    let kubelet = DriverKubelet::new(&fixture.path("registry"));
+    let info = until("the driver", || kubelet.register(DRIVER));
+    let names = until("the devices", || Some(devices(&plane)).filter(|names| names.len() == 4));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kubernetes/examples/dra");
+    for example in fs::read_dir(folder).expect("examples").flatten() {
+        let text = fs::read_to_string(example.path()).expect("an example");
+        plane.apply_text(&text);
+        let claims = until("each claim is allocated", || {
+            let claims = plane.claims();
+            (!claims.is_empty() && claims.iter().all(is_allocated)).then_some(claims)
+        });
+        let all: Vec<&Value> = claims.iter().collect();
+        let answers = kubelet.prepare(&info, &all).expect("an answer");
+        assert!(answers.values().all(Result::is_ok), "{:?}: {answers:?}", example.file_name());
+        assert_eq!(given(&fixture, &names), consumed(&claims), "{:?}", example.file_name());
+        let file = example.path().to_string_lossy().into_owned();
+        plane
+            .kubectl(&["delete", "--force", "--grace-period=0", "--wait=false", "-f", &file])
+            .expect("deleted");
+        until_holds("the claims are deleted", || plane.claims().is_empty());
+        let answers = kubelet.unprepare(&info, &all).expect("an answer");
+        assert!(answers.values().all(Result::is_ok), "{answers:?}");
+        assert_eq!(given(&fixture, &names), Sums::new());
+    }
+}
+
+/// Pods are deleted by force, and their claims unprepared later, when the scheduler has given their
+/// room away.
+#[test]
+fn sums_are_equal_after_churn_on_the_real_scheduler() {
+    let fixture = Fixture::new(GPUS);
+    let test = "sums_are_equal_after_churn_on_the_real_scheduler";
+    let Some(plane) = ControlPlane::start(test, &fixture.path("")) else { return };
+    let _driver = driver(&fixture, &plane.kubeconfig(), &[]);
+    let kubelet = DriverKubelet::new(&fixture.path("registry"));
+    let info = until("the driver", || kubelet.register(DRIVER));
+    let names = until("the devices", || Some(devices(&plane)).filter(|names| names.len() == 4));
+    // Claims that are prepared, with their ages since they were deleted.
+    let mut prepared: BTreeMap<String, (Value, Option<usize>)> = BTreeMap::new();
+    let mut refused = 0;
+    for step in 0..60 {
+        if step % 3 < 2 {
+            plane.apply(&pod(step));
+        } else {
+            // The oldest one.
+            let nth = step / 3;
+            let pod = format!("p{}", nth / 2 * 3 + nth % 2);
+            let _ = plane.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0"]);
+        }
+        let allocated = plane.allocated();
+        let known: BTreeSet<&str> = allocated.iter().map(uid).collect();
+        for (_, age) in prepared.values_mut().filter(|(claim, _)| !known.contains(uid(claim))) {
+            *age.get_or_insert(0) += 1;
+        }
+        let new: Vec<&Value> =
+            allocated.iter().filter(|claim| !prepared.contains_key(uid(claim))).collect();
+        let answers = kubelet.prepare(&info, &new).expect("an answer");
+        for claim in new {
+            match &answers[uid(claim)] {
+                Ok(_) => drop(prepared.insert(uid(claim).to_owned(), (claim.clone(), None))),
+                Err(why) => refused += usize::from(why.contains("waits for room")),
+            }
+        }
+        // What runs never exceeds a device.
+        for (device, (memory, weight)) in given(&fixture, &names) {
+            let most = match device.as_str() {
+                "gpu-2-mig-0" => 20 * 1024,
+                "gpu-2-mig-1" => 5 * 1024,
+                _ => 40960,
+            };
+            assert!(memory <= most && weight <= 20, "{device}: {memory} MiB, weight {weight}");
+        }
+        let ended: Vec<Value> = prepared
+            .extract_if(.., |_, (_, age)| age.is_some_and(|age| age > 3))
+            .map(|(_, (claim, _))| claim)
+            .collect();
+        let ended: Vec<&Value> = ended.iter().collect();
+        let answers = kubelet.unprepare(&info, &ended).expect("an answer");
+        assert!(answers.values().all(Result::is_ok), "{answers:?}");
+    }
+    assert!(refused > 0, "no room was given away early");
+    until_holds("the sums are equal", || {
+        let allocated = plane.allocated();
+        let known: BTreeSet<&str> = allocated.iter().map(uid).collect();
+        let gone: Vec<Value> = prepared
+            .extract_if(.., |uid, _| !known.contains(uid.as_str()))
+            .map(|(_, (claim, _))| claim)
+            .collect();
+        let gone: Vec<&Value> = gone.iter().collect();
+        let _ = kubelet.unprepare(&info, &gone).expect("an answer");
+        let all: Vec<&Value> = allocated.iter().collect();
+        let answers = kubelet.prepare(&info, &all).expect("an answer");
+        for claim in all.iter().filter(|claim| answers[uid(claim)].is_ok()) {
+            prepared.entry(uid(claim).to_owned()).or_insert(((*claim).clone(), None));
+        }
+        answers.values().all(Result::is_ok) && given(&fixture, &names) == consumed(&allocated)
+    });
+}
+
+/// A pod with a claim of its own, of which three fill a GPU.
+fn pod(at: usize) -> Value {
+    let capacity = json!({"requests": {"memory": "13Gi", "weight": (at % 6 + 1).to_string()}});
+    let request = json!({"name": "gpu", "exactly":
+        {"deviceClassName": "cgpu", "capacity": capacity}});
+    let claim = format!("t{at}");
+    json!({"apiVersion": "v1", "kind": "List", "items": [
+        {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+            "metadata": {"name": claim},
+            "spec": {"spec": {"devices": {"requests": [request]}}}},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("p{at}")},
+            "spec": {
+                "containers": [{"name": "main", "image": "IMAGE",
+                    "resources": {"claims": [{"name": "gpu"}]}}],
+                "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": claim}],
+            }},
+    ]})
+}
