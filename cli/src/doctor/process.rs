@@ -47,16 +47,21 @@ fn secure(pid: u32) -> Option<bool> {
         .map(|value| value != 0)
 }
 
+/// Returns the text of a process's file. It has the process's name, which may be any bytes.
+fn text(pid: u32, file: &str) -> String {
+    let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// Returns the id and the name of a process.
 pub(crate) fn name(pid: u32) -> String {
-    let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let comm = text(pid, "comm");
     format!("process {pid} ({})", printable(comm.trim()))
 }
 
 /// Checks a process's filter of system calls.
 fn check_seccomp(view: &View, pid: u32, subject: &str, findings: &mut Findings) {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    container::check_seccomp(view, &status, subject, findings);
+    container::check_seccomp(view, &text(pid, "status"), subject, findings);
 }
 
 /// Checks the filter of a container's system calls, by one of its processes.

@@ -6,8 +6,9 @@
 //!
 //! Only NVML and the kernel are heard. A program learns from the driver whether it is a client
 //! (`CU_DEVICE_ATTRIBUTE_MPS_ENABLED`), but its word would let one container end the turns of the
-//! others. For the same reason a server counts only if it belongs to no container: each container
-//! has the programs of MPS, and a server of its own runs its own work alone.
+//! others. For the same reason a server counts only if it belongs to no container, and a container
+//! only if it has no server: each container has the programs of MPS, and a server of its own runs
+//! its own work alone.
 
 use std::collections::BTreeSet;
 
@@ -20,11 +21,15 @@ const SERVER: &str = "nvidia-cuda-mps";
 pub(super) fn overlap(gpu: &GpuSample) -> Option<String> {
     let is_client = |pid| gpu.mps_clients.contains(&pid);
     let processes = || gpu.gpu_processes.iter();
-    let server = processes().find(|process| {
-        process.owner.is_none() && process.comm == SERVER && !is_client(process.id.pid)
-    })?;
+    let servers =
+        || processes().filter(|process| process.comm == SERVER && !is_client(process.id.pid));
+    let server = servers().find(|process| process.owner.is_none())?;
+    let has_server = |container: &u64| servers().any(|process| process.owner == Some(*container));
     let clients = processes().filter(|process| is_client(process.id.pid));
-    let containers: BTreeSet<u64> = clients.filter_map(|process| process.owner).collect();
+    let containers: BTreeSet<u64> = clients
+        .filter_map(|process| process.owner)
+        .filter(|container| !has_server(container))
+        .collect();
     (containers.len() >= 2).then(|| {
         format!(
             "MPS runs the work of {} containers at the same time (server: process {}).",
@@ -83,6 +88,10 @@ mod tests {
         ] {
             assert_eq!(overlap(&sample(&owners, &clients, server)).is_some(), expected, "{case}");
         }
+        // A tenant's two containers, each with its own server, beside that of the host.
+        let mut own = sample(&[a, b], &[1, 2], outside);
+        own.gpu_processes.push(process(98, a, SERVER));
+        assert_eq!(overlap(&own), None);
     }
 
     #[test]
