@@ -47,6 +47,19 @@ pub fn first_process(dir: &Path) -> Option<FirstProcess> {
     Some(record.first)
 }
 
+/// Returns the names of the shares whose containers have this directory; none: it is that of one
+/// container, which has no share.
+#[must_use]
+pub fn shares(dir: &Path) -> Vec<String> {
+    #[derive(Deserialize)]
+    struct Record {
+        #[serde(default)]
+        shares: Vec<String>,
+    }
+    let text = read_text(&dir.join(RECORD)).unwrap_or_default();
+    serde_json::from_str(&text).map(|record: Record| record.shares).unwrap_or_default()
+}
+
 /// Returns the text of a container's file. The file may be anything: links are not followed, FIFOs
 /// are not waited for.
 #[must_use]
@@ -75,6 +88,19 @@ mod tests {
         );
         for text in [r#"{"bundle":"/b"}"#, r#"{"first":null}"#, r#"{"first":{"pid":-1}}"#, ""] {
             assert_eq!(first_of(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn shares_are_those_that_were_recorded() {
+        let folder = tempfile::tempdir().unwrap();
+        let shares_of = |text: &str| {
+            std::fs::write(folder.path().join(RECORD), text).unwrap();
+            shares(folder.path())
+        };
+        assert_eq!(shares_of(r#"{"bundle":"/b","shares":["u-0","u-1"]}"#), ["u-0", "u-1"]);
+        for text in [r#"{"bundle":"/b"}"#, r#"{"shares":7}"#, ""] {
+            assert!(shares_of(text).is_empty(), "{text}");
         }
     }
 

@@ -145,6 +145,24 @@ impl Api {
         self.send(Method::PATCH, &path, Some(patch)).await
     }
 
+    /// Applies a part of an object's status (server-side apply): what `manager` applied before and
+    /// leaves out is removed, and what other managers have applied stays.
+    ///
+    /// # Errors
+    /// Those of [`Self::change`]; the request fails.
+    pub async fn apply_status<R: Record>(
+        &self,
+        namespace: &str,
+        name: &str,
+        manager: &str,
+        part: &Value,
+    ) -> Result<R, Failure> {
+        let object = record::object::<R>(namespace, name);
+        let path = format!("{object}/status?fieldManager={manager}&force=true");
+        let request = with_body(Method::PATCH, &path, "application/apply-patch+yaml", part)?;
+        self.answer(&path, request).await
+    }
+
     /// Creates an object.
     ///
     /// # Errors
@@ -203,7 +221,14 @@ impl Api {
         path: &str,
         body: Option<&Value>,
     ) -> Result<T, Failure> {
-        let request = request(method, path, body)?;
+        self.answer(path, request(method, path, body)?).await
+    }
+
+    async fn answer<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        request: Request<Vec<u8>>,
+    ) -> Result<T, Failure> {
         let answer = tokio::time::timeout(self.timeout, self.client.request_text(request)).await;
         let text = answer
             .map_err(|_| Failure::Unreachable(format!("no reply within {:?}", self.timeout)))??;
@@ -232,10 +257,26 @@ pub(crate) fn request(
 ) -> Result<Request<Vec<u8>>, Failure> {
     let kind =
         if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
-    let builder = Request::builder().method(method).uri(path).header("accept", "application/json");
-    let built = match body {
-        Some(body) => builder.header("content-type", kind).body(body.to_string().into_bytes()),
-        None => builder.body(Vec::new()),
-    };
-    built.map_err(|error| Failure::Garbled(format!("{path}: {error}")))
+    match body {
+        Some(body) => with_body(method, path, kind, body),
+        None => built(path, started(method, path).body(Vec::new())),
+    }
+}
+
+fn with_body(
+    method: Method,
+    path: &str,
+    kind: &str,
+    body: &Value,
+) -> Result<Request<Vec<u8>>, Failure> {
+    let builder = started(method, path).header("content-type", kind);
+    built(path, builder.body(body.to_string().into_bytes()))
+}
+
+fn started(method: Method, path: &str) -> http::request::Builder {
+    Request::builder().method(method).uri(path).header("accept", "application/json")
+}
+
+fn built(path: &str, request: http::Result<Request<Vec<u8>>>) -> Result<Request<Vec<u8>>, Failure> {
+    request.map_err(|error| Failure::Garbled(format!("{path}: {error}")))
 }

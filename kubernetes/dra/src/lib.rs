@@ -24,6 +24,7 @@ pub mod ledger;
 pub mod prepared;
 pub mod record;
 pub mod slices;
+pub mod status;
 pub mod store;
 pub mod version;
 

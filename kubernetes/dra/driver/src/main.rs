@@ -4,6 +4,8 @@
 //!   NVML | monitor -> GPUs --> devices: the pool --> publisher --> API server: ResourceSlices
 //!                                    |
 //!   kubelet -- registration --> service: GET the claim --> prepared claims: record, limits, CDI
+//!                                                                 |
+//!   monitor: use of each share -----------------------> statuses --> API server: claims
 //! ```
 //!
 //! A second instance waits for the lock of the first, and registers only then.
@@ -18,6 +20,7 @@ mod options;
 mod publisher;
 mod registration;
 mod service;
+mod statuses;
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -153,6 +156,13 @@ async fn serve(options: &Options) -> Result<()> {
         ended = list => ended?,
         () = observe => {}
         () = publisher::publish(&api, &options.node_name, &published, pool.subscribe()) => {}
+        () = statuses::write(
+            &api,
+            &options.node_name,
+            &options.root,
+            &claims,
+            Duration::from_secs(options.status_interval),
+        ) => {}
     }
     Ok(())
 }

@@ -19,6 +19,9 @@ pub(crate) struct Options {
     /// Errors (XID) to ignore, in addition to those caused by programs
     #[arg(long, value_name = "XID,...", value_delimiter = ',')]
     pub(crate) ignore_xids: Vec<u64>,
+    /// Shortest time in seconds between two writes of a claim's status
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub(crate) status_interval: u64,
     /// Folder of the monitor, where the limits of shares are written
     #[arg(long, value_name = "DIR", default_value = cgpu_shm::paths::RUN)]
     pub(crate) root: PathBuf,

@@ -46,6 +46,17 @@ pub(crate) fn strategic(object: &mut Value, patch: &Value) {
     }
 }
 
+/// Applies a part of a claim's status (server-side apply): the devices of the drivers in it replace
+/// what these had, as their managers do who own them.
+pub(crate) fn apply(object: &mut Value, part: &Value) {
+    let devices = part["status"]["devices"].as_array().cloned().unwrap_or_default();
+    let known = object["status"]["devices"].as_array().cloned().unwrap_or_default();
+    let is_others =
+        |known: &Value| devices.iter().all(|device| device["driver"] != known["driver"]);
+    let kept: Vec<Value> = known.into_iter().filter(is_others).chain(devices.clone()).collect();
+    object["status"]["devices"] = kept.into();
+}
+
 fn merge_key(list: &str) -> Option<&'static str> {
     match list {
         "conditions" | "addresses" => Some("type"),

@@ -332,6 +332,7 @@ impl Target {
         let apply = match kind {
             "application/merge-patch+json" => patch::merge,
             "application/strategic-merge-patch+json" => patch::strategic,
+            "application/apply-patch+yaml" if self.plural == "resourceclaims" => patch::apply,
             other => {
                 return Err(refusal(
                     415,

@@ -6,7 +6,7 @@ mod real;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use cgpu_e2e::{Child, Fixture, Outcome};
+use cgpu_e2e::{Child, Fixture, Monitor, Outcome, Worker};
 use cgpu_kubelet_api::registration::PluginInfo;
 use cgpu_kubernetes_tests::api_server::{ApiServer, Key};
 use cgpu_kubernetes_tests::kubelet::driver::{DriverKubelet, PreparedDevice};
@@ -289,6 +289,74 @@ fn gpu_with_an_error_is_tainted_until_it_is_quiet() {
     let _driver = host.driver(&["--recovery", "1"]);
     host.published("no taint", |devices| devices.iter().all(|device| device["taints"].is_null()));
     host.unprepare(&host.registered(), &claim);
+}
+
+#[test]
+fn status_says_what_a_claim_gets_and_uses() {
+    let fixture = Fixture::new(GPUS);
+    let host = Host::new(&fixture);
+    let _driver = host.driver(&["--status-interval", "1"]);
+    let info = host.registered();
+    let devices = host.published("two GPUs", |devices| devices.len() == 2);
+    let claim = host.claim("c", &[("gpu-0", "2Gi", 3)]);
+    let key = Key::new("resourceclaims", "test", "c");
+    let foreign = json!({"driver": "x.example", "pool": "p", "device": "d"});
+    host.server.edit(&key, |claim| claim["status"]["devices"] = json!([foreign]));
+    host.prepare(&info, &claim).expect("prepared");
+    let status = |what: &str, is_expected: &dyn Fn(&Value) -> bool| {
+        fixture.eventually(what, || {
+            let claim = host.server.object(&key).expect("the claim");
+            let devices = claim["status"]["devices"].as_array().expect("devices").clone();
+            assert_eq!(devices[0], foreign);
+            devices.get(1).filter(|own| is_expected(&own["data"])).cloned()
+        })
+    };
+    let gpu = text(&devices[0], "uuid");
+    let first = status("the first status", &|_| true);
+    assert_eq!(
+        first,
+        json!({"driver": DRIVER, "pool": NODE, "device": "gpu-0", "shareID": "c-0",
+            "data": {"uuid": gpu, "memoryLimitBytes": 2_u64 << 30, "weight": 3}})
+    );
+
+    // A container of the share, as cgpu-runtime makes it.
+    let container = fixture.limited("a", 2048).on_gpu(&gpu, 2048);
+    let record = json!({"bundle": "/b", "shares": [format!("{}-0", uid(&claim))]});
+    std::fs::write(container.file("container"), record.to_string()).expect("a record");
+    let _monitor = Monitor::start(&fixture);
+    let mut worker = Worker::start(&fixture, &container);
+    worker.begin(600.0);
+    let used = status("a busy container", &|data| {
+        data["measuredSharePercent"].as_f64().is_some_and(|percent| percent > 50.0)
+    });
+    assert!(used["data"]["memoryUsedBytes"].as_u64().expect("bytes") > 0, "{used}");
+    drop(worker);
+    status("an idle container", &|data| {
+        data["measuredSharePercent"].as_f64().is_some_and(|percent| percent < 10.0)
+    });
+}
+
+/// A cluster of many nodes must not be kept busy by statuses.
+#[test]
+fn unchanged_statuses_are_not_written_again() {
+    let fixture = Fixture::new(GPUS);
+    let host = Host::new(&fixture);
+    let _driver = host.driver(&["--status-interval", "1"]);
+    let info = host.registered();
+    let claims = ["a", "b", "c"].map(|name| host.claim(name, &[("gpu-0", "1Gi", 1)]));
+    let all: Vec<&Value> = claims.iter().collect();
+    host.kubelet.prepare(&info, &all).expect("an answer");
+    let written = || {
+        let journal = host.server.journal();
+        journal.iter().filter(|request| request.path.ends_with("/status")).count()
+    };
+    fixture.eventually("all statuses", || (written() == 3).then_some(()));
+    // Until another claim had its turn, three more intervals pass.
+    for (at, name) in ["d", "e", "f"].into_iter().enumerate() {
+        let claim = host.claim(name, &[("gpu-1", "1Gi", 1)]);
+        host.prepare(&info, &claim).expect("prepared");
+        fixture.eventually("its status", || (written() == 4 + at).then_some(()));
+    }
 }
 
 #[test]

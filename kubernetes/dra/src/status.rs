@@ -1,0 +1,242 @@
+//! What the status of a claim says of its shares, and when it is written. Pure.
+//!
+//! Each write goes to every watcher of claims in the cluster. So a claim's status is written once
+//! when it is prepared, and later at most once in an interval, if a share's limit or its part of
+//! the GPU's time has changed. Live values are metrics.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::DRIVER;
+use crate::allocation::{NodeClaim, Share};
+
+/// Smallest change of a share's part of the GPU's time that is written, in percentage points.
+const MIN_CHANGE: f64 = 5.0;
+
+/// Delay before a failed write is repeated.
+const RETRY_BACKOFF: Duration = Duration::from_secs(10);
+
+/// What the containers of a share have used of its GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Use {
+    /// Memory limit, in bytes.
+    pub limit: u64,
+    /// Memory that counts against it, in bytes.
+    pub used: u64,
+    /// Part of the last second that the GPU computed for them, in percent; none: not measured.
+    pub share: Option<f64>,
+}
+
+/// Uses, by name of the share.
+pub type Uses = BTreeMap<String, Use>;
+
+/// The statuses of the node's claims.
+#[derive(Debug)]
+pub struct Statuses {
+    pool: String,
+    interval: Duration,
+    claims: BTreeMap<String, Written>,
+}
+
+/// What was written of a claim.
+#[derive(Clone, Debug, Default)]
+struct Written {
+    is_written: bool,
+    /// When it may be written again.
+    due: Duration,
+    /// By name of the share.
+    shares: BTreeMap<String, Reported>,
+    /// What was measured since the last look, by name of the share.
+    measured: BTreeMap<String, Mean>,
+}
+
+/// A mean of what was measured in each second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Mean {
+    sum: f64,
+    seconds: u32,
+}
+
+impl Mean {
+    fn value(self) -> Option<f64> {
+        (self.seconds > 0).then(|| self.sum / f64::from(self.seconds))
+    }
+}
+
+/// What a status says of a share.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Reported {
+    known: Option<Use>,
+    /// Part of the GPU's time, in percent.
+    measured: Mean,
+}
+
+impl Reported {
+    /// Whether it differs enough from what was written.
+    fn differs(&self, written: &Self) -> bool {
+        let limit = |reported: &Self| reported.known.map(|known| known.limit);
+        let has_moved = match (self.measured.value(), written.measured.value()) {
+            (Some(now), Some(before)) => (now - before).abs() > MIN_CHANGE,
+            (now, before) => now.is_some() && before.is_none(),
+        };
+        has_moved || limit(self).is_some() && limit(self) != limit(written)
+    }
+}
+
+impl Statuses {
+    /// Makes the statuses of a node's pool. A claim's is written at most once in `interval`.
+    #[must_use]
+    pub fn new(pool: &str, interval: Duration) -> Self {
+        Self { pool: pool.to_owned(), interval, claims: BTreeMap::new() }
+    }
+
+    /// Returns a claim whose status is due, with the devices of this driver in it. Called each
+    /// second with what was used in it; `now` counts from any time.
+    pub fn next<'a>(
+        &mut self,
+        now: Duration,
+        claims: &'a [NodeClaim],
+        uses: &Uses,
+    ) -> Option<(&'a NodeClaim, Value)> {
+        self.claims.retain(|uid, _| claims.iter().any(|claim| claim.uid == *uid));
+        for claim in claims {
+            let written = self.claims.entry(claim.uid.clone()).or_default();
+            for share in &claim.shares {
+                if let Some(measured) = uses.get(&share.name).and_then(|known| known.share) {
+                    let mean = written.measured.entry(share.name.clone()).or_default();
+                    (mean.sum, mean.seconds) = (mean.sum + measured, mean.seconds + 1);
+                }
+            }
+        }
+        for claim in claims {
+            let Some(written) = self.claims.get_mut(&claim.uid) else { continue };
+            if now < written.due {
+                continue;
+            }
+            written.due = now + self.interval;
+            let reported = |share: &Share| {
+                let known = uses.get(&share.name).copied();
+                let measured = written.measured.remove(&share.name).unwrap_or_default();
+                (share.name.clone(), Reported { known, measured })
+            };
+            let shares: BTreeMap<_, _> = claim.shares.iter().map(reported).collect();
+            let differs = |(name, reported): (&String, &Reported)| {
+                reported.differs(&written.shares.get(name).copied().unwrap_or_default())
+            };
+            let is_due = !written.is_written || shares.iter().any(differs);
+            if is_due {
+                let of = |share: &Share| shares.get(&share.name).copied().unwrap_or_default();
+                let devices =
+                    claim.shares.iter().map(|share| device(&self.pool, share, of(share))).collect();
+                (written.is_written, written.shares) = (true, shares);
+                return Some((claim, devices));
+            }
+        }
+        None
+    }
+
+    /// Has a claim's status written again after [`RETRY_BACKOFF`], because it could not be.
+    pub fn failed(&mut self, now: Duration, uid: &str) {
+        if let Some(written) = self.claims.get_mut(uid) {
+            (written.is_written, written.due) = (false, now + RETRY_BACKOFF);
+        }
+    }
+}
+
+fn device(pool: &str, share: &Share, reported: Reported) -> Value {
+    let mut device = json!({ "driver": DRIVER, "pool": pool, "device": share.device });
+    if let Some(id) = &share.share_id {
+        device["shareID"] = json!(id);
+    }
+    let consumed = share.consumed();
+    let mut data = json!({ "uuid": share.gpu });
+    if !share.is_admin() {
+        let limit = reported.known.map_or(consumed.memory, |known| known.limit);
+        data["memoryLimitBytes"] = json!(limit);
+        data["weight"] = json!(consumed.weight);
+        if consumed.cores > 0 {
+            data["cores"] = json!(consumed.cores);
+        }
+    }
+    if let Some(known) = reported.known {
+        data["memoryUsedBytes"] = json!(known.used);
+    }
+    if let Some(measured) = reported.measured.value() {
+        data["measuredSharePercent"] = json!((measured * 10.0).round() / 10.0);
+        data["measuredSeconds"] = json!(reported.measured.seconds);
+    }
+    device["data"] = data;
+    device
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{claim, pool, result};
+
+    const INTERVAL: Duration = Duration::from_secs(300);
+
+    fn claims() -> Vec<NodeClaim> {
+        let results = json!([result("gpu-0", "1Gi", 2), result("gpu-1", "2Gi", 2)]);
+        vec![NodeClaim::of(&claim(&results, &Value::Null), &pool()).unwrap()]
+    }
+
+    fn uses(share: f64) -> Uses {
+        let known = Use { limit: 1 << 30, used: 7, share: Some(share) };
+        [("u1-0".to_owned(), known)].into()
+    }
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn status_is_written_once_and_then_on_change() {
+        let (claims, mut statuses) = (claims(), Statuses::new("n1", INTERVAL));
+        let (_, devices) = statuses.next(at(10), &claims, &Uses::new()).unwrap();
+        assert_eq!(
+            devices[1],
+            json!({"driver": DRIVER, "pool": "n1", "device": "gpu-1", "shareID": "s",
+                "data": {"uuid": "GPU-10101010-1010-1010-1010-101010101010",
+                    "memoryLimitBytes": 2_u64 << 30, "weight": 2}})
+        );
+        // The mean of the seconds since then, in which the container ran.
+        for (second, share) in [(11, 20.0), (12, 40.0), (309, 30.0)] {
+            assert!(statuses.next(at(second), &claims, &uses(share)).is_none());
+        }
+        let (_, devices) = statuses.next(at(310), &claims, &uses(30.0)).unwrap();
+        let data = &devices[0]["data"];
+        assert_eq!(
+            (&data["measuredSharePercent"], &data["measuredSeconds"]),
+            (&30.0.into(), &4.into())
+        );
+        assert_eq!(data["memoryUsedBytes"], 7);
+        // Less than 5 points; then more.
+        assert!(statuses.next(at(610), &claims, &uses(34.0)).is_none());
+        let (_, devices) = statuses.next(at(910), &claims, &uses(36.0)).unwrap();
+        assert_eq!(devices[0]["data"]["measuredSharePercent"], 36.0);
+        assert!(
+            statuses.next(at(1210), &claims, &Uses::new()).is_none(),
+            "its container has ended"
+        );
+        // A claim that is gone is forgotten.
+        assert!(statuses.next(at(1220), &[], &Uses::new()).is_none());
+        assert!(statuses.next(at(1221), &claims, &Uses::new()).is_some());
+    }
+
+    #[test]
+    fn changed_limit_is_written_and_a_failed_write_repeated() {
+        let (claims, mut statuses) = (claims(), Statuses::new("n1", INTERVAL));
+        statuses.next(at(0), &claims, &uses(0.0)).unwrap();
+        let mut lower = uses(0.0);
+        lower.get_mut("u1-0").unwrap().limit = 1 << 29;
+        let (_, devices) = statuses.next(at(300), &claims, &lower).unwrap();
+        assert_eq!(devices[0]["data"]["memoryLimitBytes"], 1 << 29);
+        statuses.failed(at(300), "u1");
+        assert!(statuses.next(at(309), &claims, &lower).is_none());
+        assert!(statuses.next(at(310), &claims, &lower).is_some());
+        assert!(statuses.next(at(320), &claims, &lower).is_none());
+    }
+}
