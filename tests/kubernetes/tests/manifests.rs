@@ -317,7 +317,7 @@ fn other_settings_render_only_known_names() {
             "1.36.0",
             &[
                 "dra.enabled=true",
-                "dra.vendorCdiKind=nvidia.com/gpu",
+                "dra.vendorCdiKind=",
                 "dra.arguments={--recovery=60}",
             ],
             false,
