@@ -268,6 +268,14 @@ fn examples_are_allocated_and_prepared_as_claimed() {
         let answers = kubelet.prepare(&info, &all).expect("an answer");
         assert!(answers.values().all(Result::is_ok), "{:?}: {answers:?}", example.file_name());
         assert_eq!(given(&fixture, &names), consumed(&claims), "{:?}", example.file_name());
+        until_holds("each claim's status has its devices", || {
+            let has_status = |claim: &Value| {
+                let devices = claim["status"]["devices"].as_array();
+                let results = claim["status"]["allocation"]["devices"]["results"].as_array();
+                devices.map(Vec::len) == results.map(Vec::len)
+            };
+            plane.claims().iter().all(has_status)
+        });
         let file = example.path().to_string_lossy().into_owned();
         plane
             .kubectl(&["delete", "--force", "--grace-period=0", "--wait=false", "-f", &file])
