@@ -4,7 +4,7 @@
 //! decides, the grant pages are written. Between steps the host finds containers, notes exits, and
 //! writes heartbeats.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use cgpu_shm::host_memory::Exposure;
@@ -60,6 +60,8 @@ pub(crate) struct Host {
     pub(crate) exposures: Vec<Exposure>,
     /// Time of the last sample; none: NVML does not answer.
     pub(crate) sampled: Option<Nanos>,
+    /// Containers of whose processes one has not let its maps be read for long.
+    pub(crate) held: BTreeSet<TenantId>,
     /// All devices of the host, and when they were sampled.
     pub(crate) inventory: Option<(Nanos, Vec<HostDevice>)>,
     /// The same for the containers' processes, with the free memory of each.
@@ -134,6 +136,7 @@ impl Host {
             warnings: Vec::new(),
             exposures: Vec::new(),
             sampled: None,
+            held: BTreeSet::new(),
             inventory: None,
             device_list: device_list::DeviceList::default(),
             health_checks: None,

@@ -1,9 +1,12 @@
-//! Blocking work on a thread of its own: NVML, the search for host process ids, the settings file.
+//! Blocking work on a thread of its own: NVML and the settings file.
 //!
 //! The daemon sends requests over one channel and polls another for results. It never waits, so a
 //! prober that hangs in a driver call delays neither turns nor memory. At most one request of each
 //! kind is pending, and one search per container (`host/container.rs`). A process is ended only
 //! after another sample.
+//!
+//! What a container can delay is done on further threads: readings of its processes' maps
+//! (`maps.rs`) and the searches for their host ids (`search.rs`).
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,14 +47,16 @@ mod renewal;
 mod search;
 mod stat;
 
-use gpu_processes::ProcessIndex;
+use end::Orders;
 pub(crate) use gpu_processes::{ContainerIdentity, GpuProcess};
+use gpu_processes::{ProcessIndex, regions};
 use health::Reports;
 use ledger_samples::LedgerSampler;
 pub(crate) use ledger_samples::{ContainerTotals, LedgerSample, SampledContainer};
-use maps::Maps;
+use mapped::MapsReader;
+use maps::{GRACE, Maps};
 use nvml::Library;
-use search::find;
+use search::Searches;
 pub(crate) use search::{FoundProcess, Search, SlotProcess};
 
 #[derive(Debug)]
@@ -65,6 +70,8 @@ enum ProbeRequest {
     /// Recognise containers' processes by this from now on.
     Identify(Vec<ContainerIdentity>),
     End(Order),
+    /// Take what was read of the maps of processes.
+    TakeReadings,
     /// Wait until the settings are on the disk.
     Sync,
 }
@@ -75,6 +82,7 @@ struct Pending {
     sample: AtomicBool,
     sample_ledgers: AtomicBool,
     identify: AtomicBool,
+    readings: AtomicBool,
     sync: AtomicBool,
 }
 
@@ -84,6 +92,7 @@ impl Pending {
             ProbeRequest::Sample => Some(&self.sample),
             ProbeRequest::SampleLedgers(_) => Some(&self.sample_ledgers),
             ProbeRequest::Identify(_) => Some(&self.identify),
+            ProbeRequest::TakeReadings => Some(&self.readings),
             ProbeRequest::Sync => Some(&self.sync),
             ProbeRequest::Find(_) | ProbeRequest::End(_) => None,
         }
@@ -120,6 +129,8 @@ pub(crate) struct Sample {
     /// Containers ([`ContainerIdentity::tenant`]) whose processes had all been searched for before,
     /// so that each of them on a GPU is recognised.
     pub(crate) searched: BTreeSet<u64>,
+    /// Containers of whose processes one has not let its maps be read for long.
+    pub(crate) held: BTreeSet<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -221,7 +232,8 @@ pub(crate) struct Paths {
 /// The daemon's end of the two channels.
 #[derive(Debug)]
 pub(crate) struct Prober {
-    requests: Sender<ProbeRequest>,
+    /// The only lasting reference: the thread ends with it.
+    requests: Arc<Sender<ProbeRequest>>,
     results: Receiver<ProbeResult>,
     pending: Arc<Pending>,
     reports: Arc<Mutex<Reports>>,
@@ -246,25 +258,26 @@ impl Prober {
     ) -> io::Result<Self> {
         let sampler = LedgerSampler::new(Box::new(close));
         let (requests, inbox) = channel();
+        let requests = Arc::new(requests);
         let (outbox, results) = channel();
         let pending = Arc::new(Pending::default());
         let known = Arc::clone(&pending);
+        let (readers, readings) = (Arc::downgrade(&requests), Arc::clone(&pending));
+        let maps = Maps::new(MapsReader::open, GRACE, move || {
+            let Some(requests) = readers.upgrade() else { return };
+            send(&requests, &readings, ProbeRequest::TakeReadings);
+        });
         let (opened, listened) = channel();
         let reports = errors::listen(paths.nvml.clone(), listened)?;
         thread::Builder::new()
             .name("prober".into())
-            .spawn(move || run(&inbox, &outbox, &paths, &opened, &known, sampler))?;
+            .spawn(move || run(&inbox, &outbox, &paths, &opened, &known, sampler, maps))?;
         Ok(Self { requests, results, pending, reports })
     }
 
     /// Sends a request. False: one of its kind is pending.
     fn send(&self, request: ProbeRequest) -> bool {
-        if self.pending.of(&request).is_some_and(|pending| pending.swap(true, Ordering::AcqRel)) {
-            return false;
-        }
-        // A prober that has ended has logged the reason.
-        let _ = self.requests.send(request);
-        true
+        send(&self.requests, &self.pending, request)
     }
 
     pub(crate) fn sample(&self) {
@@ -310,6 +323,15 @@ impl Prober {
     }
 }
 
+fn send(requests: &Sender<ProbeRequest>, pending: &Pending, request: ProbeRequest) -> bool {
+    if pending.of(&request).is_some_and(|pending| pending.swap(true, Ordering::AcqRel)) {
+        return false;
+    }
+    // A prober that has ended has logged the reason.
+    let _ = requests.send(request);
+    true
+}
+
 fn run(
     requests: &Receiver<ProbeRequest>,
     results: &Sender<ProbeResult>,
@@ -317,6 +339,7 @@ fn run(
     opened: &Sender<Weak<Nvml>>,
     pending: &Pending,
     mut sampler: LedgerSampler,
+    mut maps: Maps,
 ) {
     let open = || {
         // The thread that listens for errors may have ended.
@@ -331,7 +354,8 @@ fn run(
         );
     }
     let (mut sampled, mut due) = (Instant::now(), Instant::now());
-    let (mut identities, mut maps) = (Vec::new(), Maps::default());
+    let searches = Searches::new(MapsReader::open);
+    let (mut identities, mut orders) = (Arc::<[ContainerIdentity]>::default(), Orders::default());
     let (mut exposed, mut examined) = (Vec::new(), None::<Instant>);
     loop {
         if Instant::now() >= due {
@@ -360,8 +384,11 @@ fn run(
             let searched = searched(&identities);
             let sample = gpus.map(|gpus| {
                 let used = Nanos::ZERO;
-                let sample = Sample { at, used, gpus, all, partitioned, health_checks, searched };
-                Sample { used: thread_cpu() - cpu, ..identify(sample, &identities, &mut maps) }
+                let held = maps.held(at);
+                let sample =
+                    Sample { at, used, gpus, all, partitioned, health_checks, searched, held };
+                let sample = identify(sample, &identities, &mut maps);
+                Sample { used: thread_cpu() - cpu, ..sample }
             });
             if results.send(ProbeResult::Sampled(sample)).is_err() {
                 return;
@@ -377,6 +404,12 @@ fn run(
             sampled = Instant::now();
             due = sampled + SAMPLE_INTERVAL;
         }
+        for (order, mapped) in orders.ready(Monotonic.now(), &mut maps) {
+            let outcome = end::end(&order, library.as_ref().ok(), &identities, mapped);
+            if results.send(ProbeResult::Ended(order, outcome)).is_err() {
+                return;
+            }
+        }
         let request = match requests.recv_timeout(due.saturating_duration_since(Instant::now())) {
             Ok(request) => request,
             Err(RecvTimeoutError::Timeout) => continue,
@@ -386,27 +419,17 @@ fn run(
         if let Some(pending) = pending.of(&request) {
             pending.store(false, Ordering::Release);
         }
-        let sent = match request {
-            ProbeRequest::Sample => {
-                due = due.min(sampled + MIN_SAMPLE_INTERVAL);
-                Ok(())
-            }
-            ProbeRequest::SampleLedgers(containers) => {
-                sampler.set_containers(containers);
-                Ok(())
-            }
+        match request {
+            ProbeRequest::Sample => due = due.min(sampled + MIN_SAMPLE_INTERVAL),
+            ProbeRequest::SampleLedgers(containers) => sampler.set_containers(containers),
             ProbeRequest::Identify(containers) => {
-                identities = containers;
-                Ok(())
+                identities = containers.into();
+                maps.set_regions(regions(&identities));
             }
-            ProbeRequest::End(order) => {
-                let outcome = end::end(&order, library.as_ref().ok(), &identities, &mut maps);
-                results.send(ProbeResult::Ended(order, outcome))
-            }
-            ProbeRequest::Find(mut search) => {
-                let start = thread_cpu();
-                let found = find(&mut search);
-                results.send(ProbeResult::Found(search, found, thread_cpu() - start))
+            ProbeRequest::End(order) => orders.add(Monotonic.now(), order, &mut maps),
+            ProbeRequest::TakeReadings => maps.take_readings(Monotonic.now()),
+            ProbeRequest::Find(search) => {
+                searches.start(search, Arc::clone(&identities), results.clone());
             }
             ProbeRequest::Sync => {
                 if let Err(error) = Settings::sync(state) {
@@ -415,11 +438,7 @@ fn run(
                         state.display()
                     );
                 }
-                Ok(())
             }
-        };
-        if sent.is_err() {
-            return;
         }
     }
 }
@@ -439,7 +458,8 @@ fn identify(mut sample: Sample, identities: &[ContainerIdentity], maps: &mut Map
     let processes: BTreeMap<u32, _> =
         pids.into_iter().filter_map(|pid| Some((pid, index.process(pid)?))).collect();
     let known = processes.values().filter_map(|process| Some((process.id, process.membership()?)));
-    maps.renew(sample.at, &known.collect(), &index.regions());
+    maps.set_regions(regions(identities));
+    maps.renew(sample.at, &known.collect());
     for gpu in &mut sample.gpus {
         let listed = gpu.processes.iter().flatten().filter_map(|(pid, _)| processes.get(pid));
         let found = listed.cloned().map(|process| {
@@ -462,7 +482,12 @@ mod tests {
     fn requests_do_not_pile_up_while_the_prober_hangs() {
         let (requests, inbox) = channel();
         let (_outbox, results) = channel();
-        let prober = Prober { requests, results, pending: Arc::default(), reports: Arc::default() };
+        let prober = Prober {
+            requests: Arc::new(requests),
+            results,
+            pending: Arc::default(),
+            reports: Arc::default(),
+        };
         for _ in 0..100 {
             prober.sample();
             prober.sync();

@@ -164,6 +164,11 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
                        it holds cannot be compared with its limit.";
         faults.insert("unverified".into(), message.into());
     }
+    if host.held.contains(&container.tenant) {
+        let message = "A process of it keeps /proc/PID/maps from being read: whether that process \
+                       has the shim is not known.";
+        faults.insert("unverified".into(), message.into());
+    }
     let shortfalls = host.registered(container.tenant).warnings;
     if !gpus.is_empty() && !shortfalls.is_empty() {
         faults.insert("no_weight".into(), shortfalls.join("; "));

@@ -36,8 +36,11 @@ use crate::watcher::ProcessId;
 const MAX_EXIT_WATCHES: usize = 16;
 
 /// Time from a search to the next one, as a multiple of what the search took: a container whose
-/// processes start and exit all the time must not keep the prober from the others.
+/// processes start and exit all the time must not keep the others from their searches.
 const SEARCH_RATIO: u64 = 16;
+
+/// Time after which a search is made again that has left out processes of the host.
+const AGAIN: Nanos = Nanos::from_millis(500);
 
 #[derive(Debug)]
 pub(crate) struct Registrant {
@@ -532,7 +535,9 @@ impl Container {
         found: Vec<(SlotProcess, Option<FoundProcess>)>,
         used: Nanos,
     ) -> Vec<SlotIndex> {
-        self.next_search = now + Nanos(used.0.saturating_mul(SEARCH_RATIO));
+        let is_over = search.processes.is_empty();
+        let again = if is_over && search.is_partial() { AGAIN } else { Nanos::ZERO };
+        self.next_search = now + Nanos(used.0.saturating_mul(SEARCH_RATIO)).max(again);
         let mut polled = Vec::new();
         let Some(region) = self.region.as_ref().filter(|region| region.identity() == search.file)
         else {

@@ -58,6 +58,7 @@ impl Host {
         let Some(sample) = sample else {
             self.sampled = None;
             self.inventory = None;
+            self.held.clear();
             for at in 0..self.devices.len() {
                 self.take_overlap(now, at, None);
             }
@@ -73,6 +74,7 @@ impl Host {
         }
         self.sampled = Some(sample.at);
         self.sample_cost = sample.used;
+        self.held = sample.held.iter().copied().map(TenantId).collect();
         self.take_devices(&sample);
         self.inventory = sample.all.map(|gpus| (sample.at, gpus));
         self.health_checks = sample

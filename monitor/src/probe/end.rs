@@ -5,18 +5,61 @@
 //! lists it on the GPU, it still belongs to the same container, and the cause still holds. Then it
 //! is signalled through the descriptor. A process that has exited in between gets no signal, nor
 //! does a new one with its number.
+//!
+//! What it has mapped is read before, where that is not known. The order waits for it, and the
+//! prober does not.
 
 use cgpu_client::message::{Cause, Shim, Signal};
-use cgpu_shm::clock::{Clock, Monotonic};
-use cgpu_shm::units::Bytes;
+use cgpu_shm::units::{Bytes, Nanos};
 use rustix::process::{Pid, PidfdFlags, Signal as Number, pidfd_open, pidfd_send_signal};
 
 use super::gpu_processes::{ContainerIdentity, GpuProcess, ProcessIndex};
-use super::maps::Maps;
+use super::mapped::Mapped;
+use super::maps::{Maps, TIMEOUT};
 use super::nvml::Library;
 use crate::watcher::Order;
 
-/// Carries out an order.
+/// Orders that wait until their processes' maps have been read.
+#[derive(Debug, Default)]
+pub(super) struct Orders(Vec<(Nanos, Order)>);
+
+impl Orders {
+    pub(super) fn add(&mut self, now: Nanos, order: Order, maps: &mut Maps) {
+        if suffices(&order, maps.mapped(order.id)).is_none() {
+            maps.check(now, order.id, order.owner.0);
+        }
+        self.0.push((now, order));
+    }
+
+    /// Returns the orders that wait no longer, each with what its process has mapped; none: it
+    /// cannot be read.
+    pub(super) fn ready(&mut self, now: Nanos, maps: &mut Maps) -> Vec<(Order, Option<Mapped>)> {
+        let checked = maps.take_checked();
+        let outcome = |(since, order): &(Nanos, Order)| {
+            let known = || suffices(order, maps.mapped(order.id)).map(Some);
+            let too_long = || (now - *since >= TIMEOUT).then_some(None);
+            checked.get(&order.id).copied().or_else(known).or_else(too_long)
+        };
+        let outcomes: Vec<_> = self.0.iter().map(outcome).collect();
+        let mut ready = Vec::new();
+        for ((since, order), outcome) in std::mem::take(&mut self.0).into_iter().zip(outcomes) {
+            match outcome {
+                Some(mapped) => ready.push((order, mapped)),
+                None => self.0.push((since, order)),
+            }
+        }
+        maps.keep_checks(|id| self.0.iter().any(|(_, order)| order.id == id));
+        ready
+    }
+}
+
+/// Returns what a process has mapped, if its order need not wait until that is read anew.
+fn suffices(order: &Order, mapped: Option<Mapped>) -> Option<Mapped> {
+    // Without a driver it is not ended, until it is read in turn and found to have one.
+    mapped.filter(|mapped| !mapped.driver || order.cause == Cause::OverLimit)
+}
+
+/// Carries out an order. `mapped` is what its process has mapped; none: it cannot be read.
 ///
 /// # Errors
 /// The reason why the process was not signalled.
@@ -24,7 +67,7 @@ pub(super) fn end(
     order: &Order,
     library: Option<&Library>,
     identities: &[ContainerIdentity],
-    maps: &mut Maps,
+    mapped: Option<Mapped>,
 ) -> Result<(), String> {
     let pid = i32::try_from(order.id.pid)
         .ok()
@@ -35,19 +78,13 @@ pub(super) fn end(
     let library = library.ok_or("NVML does not answer")?;
     let on_gpu = library.processes(order.gpu).ok_or("NVML does not list the GPU's processes")?;
     let index = ProcessIndex::new(identities);
-    let mapped = match maps.mapped(order.id) {
-        // It is not ended, until it is read in turn and found to have one.
-        Some(mapped) if !mapped.driver => Some(mapped),
-        Some(mapped) if order.cause == Cause::OverLimit => Some(mapped),
-        _ => maps.check(Monotonic.now(), order.id, order.owner.0, &index.regions()),
-    };
     let found = on_gpu.iter().filter_map(|(pid, memory)| {
         let process = index.process(*pid)?;
         let mapped = if process.id == order.id { mapped } else { None };
         Some((process.on_gpu(order.gpu, mapped), *memory))
     });
     recheck(order, &found.collect::<Vec<_>>())?;
-    if mapped.is_none_or(|mapped| !mapped.driver) {
+    if !mapped.ok_or("its maps cannot be read")?.driver {
         return Err("it has no driver mapped: NVML may mean another process".into());
     }
     let signal = match order.signal {
@@ -88,8 +125,11 @@ fn recheck(order: &Order, on_gpu: &[(GpuProcess, Option<Bytes>)]) -> Result<(), 
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use cgpu_shm::uuid::Uuid;
 
+    use super::super::gpu_processes::tests::{Holder, Sleeper};
     use super::*;
     use crate::watcher::{Bound, ProcessId};
     use cgpu_scheduler::TenantId;
@@ -145,5 +185,35 @@ mod tests {
         }
         let unbounded = Order { bound: None, ..order(Cause::OverLimit) };
         assert!(recheck(&unbounded, &[gpu_process(5, 1, bound, 5000)]).is_err());
+    }
+
+    #[test]
+    fn order_waits_for_the_maps_of_its_process_and_delays_no_other() {
+        let [held, other] = [(); 2].map(|()| Sleeper::start());
+        let ids = [&held, &other].map(|process| ProcessId::of(process.0.id()).unwrap());
+        let order_for = |at: usize| Order {
+            id: ids[at],
+            owner: TenantId(at as u64),
+            ..order(Cause::Unshimmed)
+        };
+        let _holder = Holder::new(ids[0].pid);
+        let mut maps = Maps::new(Holder::open, Duration::ZERO, || ());
+        let (mut orders, now) = (Orders::default(), Nanos::from_millis(1000));
+        orders.add(now, order_for(0), &mut maps);
+        orders.add(now, order_for(1), &mut maps);
+        let hangs = Instant::now() + Duration::from_secs(100);
+        let ready = loop {
+            maps.take_readings(now);
+            let ready = orders.ready(now, &mut maps);
+            if !ready.is_empty() {
+                break ready;
+            }
+            assert!(Instant::now() < hangs, "no order is ready");
+            std::thread::yield_now();
+        };
+        assert_eq!(ready, [(order_for(1), Some(Mapped::default()))]);
+        let late = now + TIMEOUT;
+        assert_eq!(orders.ready(Nanos(late.0 - 1), &mut maps), []);
+        assert_eq!(orders.ready(late, &mut maps), [(order_for(0), None)]);
     }
 }

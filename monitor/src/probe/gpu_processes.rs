@@ -74,6 +74,11 @@ pub(crate) struct GpuProcess {
     pub(crate) shim: Shim,
 }
 
+/// Returns the containers' regions.
+pub(super) fn regions(identities: &[ContainerIdentity]) -> BTreeSet<Identity> {
+    identities.iter().filter_map(|identity| identity.file).collect()
+}
+
 /// Everything needed to identify processes, read at one time.
 #[derive(Debug)]
 pub(super) struct ProcessIndex<'a> {
@@ -145,16 +150,25 @@ impl KnownProcess {
 
 impl<'a> ProcessIndex<'a> {
     pub(super) fn new(identities: &'a [ContainerIdentity]) -> Self {
+        Self::with(identities, |identity| identity.ids().filter_map(KnownProcess::of).collect())
+    }
+
+    /// Returns an index that identifies processes by their control group only.
+    pub(super) fn of_groups(identities: &'a [ContainerIdentity]) -> Self {
+        Self::with(identities, |_| Vec::new())
+    }
+
+    fn with(
+        identities: &'a [ContainerIdentity],
+        known: impl Fn(&ContainerIdentity) -> Vec<KnownProcess>,
+    ) -> Self {
         let directories = identities
             .iter()
             .map(|identity| fs::metadata(&identity.dir).ok().map(|at| (at.dev(), at.ino())));
         Self {
             identities,
             directories: directories.collect(),
-            known: identities
-                .iter()
-                .map(|identity| identity.ids().filter_map(KnownProcess::of).collect())
-                .collect(),
+            known: identities.iter().map(known).collect(),
             places: identities.iter().map(|_| OnceCell::new()).collect(),
             own_namespace: pid_namespace(std::process::id()),
             ancestors: ancestry(std::process::id()),
@@ -171,9 +185,11 @@ impl<'a> ProcessIndex<'a> {
         Some(IdentifiedProcess { id, comm: about.comm, owner, is_verified: verified.is_some() })
     }
 
-    /// Returns the containers' regions.
-    pub(super) fn regions(&self) -> BTreeSet<Identity> {
-        self.identities.iter().filter_map(|identity| identity.file).collect()
+    /// Returns the container that a process belongs to by its control group, which takes little and
+    /// waits for nothing.
+    pub(super) fn owner_by_group(&self, pid: u32) -> Option<u64> {
+        let found = self.by_group(&Cgroups::of(pid)?)?;
+        Some(self.identities.get(found)?.tenant)
     }
 
     fn owner(&self, pid: u32) -> Option<&'a ContainerIdentity> {
@@ -271,4 +287,4 @@ fn pid_namespace(pid: u32) -> Option<Identity> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

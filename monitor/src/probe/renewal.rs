@@ -66,15 +66,18 @@ impl Renewals {
         })
     }
 
-    /// Returns the process to be read now, and its container; none: none is due, or it is too early
-    /// for its container.
-    pub(super) fn next(&self, now: Nanos) -> Option<(ProcessId, u64)> {
+    /// Returns the process to be read now, and its container; none: none is due and may be read, or
+    /// it is too early for its container.
+    pub(super) fn next(
+        &self,
+        now: Nanos,
+        may: impl Fn(ProcessId, u64) -> bool,
+    ) -> Option<(ProcessId, u64)> {
         let is_behind =
             |tenant: u64| self.containers.get(&tenant).is_some_and(|throttle| throttle.due() > now);
-        let due = self
-            .processes
-            .iter()
-            .filter(|(_, renewal)| renewal.is_due(now) && !is_behind(renewal.tenant));
+        let due = self.processes.iter().filter(|(id, renewal)| {
+            renewal.is_due(now) && !is_behind(renewal.tenant) && may(**id, renewal.tenant)
+        });
         due.min_by_key(|(_, renewal)| renewal.due).map(|(id, renewal)| (*id, renewal.tenant))
     }
 
@@ -94,6 +97,10 @@ impl Renewals {
         let doubled = Nanos(renewal.interval.0.saturating_mul(2)).min(MAX_INTERVAL);
         renewal.interval = if is_same { doubled } else { MIN_INTERVAL };
         (renewal.due, renewal.mapped) = (now + renewal.interval, mapped);
+    }
+
+    pub(super) fn has(&self, id: ProcessId) -> bool {
+        self.processes.contains_key(&id)
     }
 
     /// Returns what a process has mapped, by its last reading.
@@ -116,7 +123,7 @@ mod tests {
     /// Reads what is due at a time, at this cost each. Returns the processes that were read.
     fn read(renewals: &mut Renewals, now: Nanos, cost: Nanos) -> Vec<u32> {
         let mut read = Vec::new();
-        while let Some((id, tenant)) = renewals.next(now) {
+        while let Some((id, tenant)) = renewals.next(now, |_, _| true) {
             renewals.charge(now, tenant, cost);
             renewals.take(now, id, tenant, Some(ABSENT));
             read.push(id.pid);
@@ -198,11 +205,15 @@ mod tests {
         let now = |second: u64| Nanos::from_millis(second * 1000);
         for (second, mapped) in [(1, ABSENT), (2, ABSENT), (3, ABSENT), (5, BOUND)] {
             renewals.set(now(second), &of(1, 1..=1));
-            assert_eq!(renewals.next(now(second)), Some((id(1), 1)), "second {second}");
+            assert_eq!(
+                renewals.next(now(second), |_, _| true),
+                Some((id(1), 1)),
+                "second {second}"
+            );
             renewals.take(now(second), id(1), 1, Some(mapped));
         }
         assert_eq!(renewals.mapped(id(1)), Some(BOUND));
-        assert_eq!(renewals.next(now(6)), Some((id(1), 1)), "it has changed");
+        assert_eq!(renewals.next(now(6), |_, _| true), Some((id(1), 1)), "it has changed");
     }
 
     #[test]
@@ -211,11 +222,11 @@ mod tests {
         let verified = BTreeMap::from([(id(1), (1, true))]);
         let now = |second: u64| Nanos::from_millis(second * 1000);
         renewals.set(now(1), &verified);
-        assert_eq!(renewals.next(now(1)), None);
+        assert_eq!(renewals.next(now(1), |_, _| true), None);
         renewals.take(now(1), id(1), 1, Some(Mapped { driver: false, ..BOUND }));
         renewals.set(now(2), &verified);
-        assert_eq!(renewals.next(now(2)), Some((id(1), 1)));
+        assert_eq!(renewals.next(now(2), |_, _| true), Some((id(1), 1)));
         renewals.take(now(2), id(1), 1, Some(BOUND));
-        assert_eq!(renewals.next(now(60)), None);
+        assert_eq!(renewals.next(now(60), |_, _| true), None);
     }
 }

@@ -1,15 +1,28 @@
 //! Finds the host processes of a container's slots: those that have its file mapped, and the id
 //! that the slot names in their own PID namespace.
+//!
+//! Such an id says little, so a search reads the maps of processes of other containers, too. A
+//! process can make that take as long as it likes (`maps.rs`). So each search has a thread, and
+//! waits for each process a bounded time, and last for those in another container's control group.
+//! Where it has left one out, it is made again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use cgpu_shm::clock::thread_cpu;
 use cgpu_shm::units::{Nanos, SlotIndex};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::mapped::{Identity, MapsReader};
+use super::ProbeResult;
+use super::gpu_processes::{ContainerIdentity, ProcessIndex};
+use super::mapped::Identity;
+use super::maps::{OpenMaps, STACK_SIZE};
 use crate::watcher::ProcessId;
 
 /// CPU time for the maps of processes after which a search is interrupted, so that NVML and the
@@ -19,6 +32,15 @@ const STEP: Nanos = Nanos::from_millis(50);
 /// Most bytes that are read of a process's maps: as many mappings as the kernel allows unless it is
 /// told otherwise, with 128 bytes for each.
 const MAX_MAPS: u64 = 8 << 20;
+
+/// Time that a search waits for the maps of a process.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// Interval between two tries to read a process that another search reads.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Readings of all searches that may wait at a time.
+const MAX_READINGS: usize = 256;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Search {
@@ -30,13 +52,23 @@ pub(crate) struct Search {
     pub(crate) processes: Vec<SlotProcess>,
     /// The first of them whose ids have been tried as ids of the host.
     tried: usize,
+    /// Whether the host processes that belong to other containers are looked at, after all others.
+    is_last: bool,
     /// Host processes up to this id have been looked at since.
     passed: u32,
+    /// Ids, as slots name them, of host processes that were left out.
+    pub(crate) left_out: BTreeSet<u32>,
 }
 
 impl Search {
     pub(crate) const fn new(tenant: u64, file: (u64, u64), processes: Vec<SlotProcess>) -> Self {
-        Self { tenant, file, processes, tried: 0, passed: 0 }
+        let left_out = BTreeSet::new();
+        Self { tenant, file, processes, tried: 0, is_last: false, passed: 0, left_out }
+    }
+
+    /// Whether host processes were left out, so that it is to be made again.
+    pub(crate) fn is_partial(&self) -> bool {
+        !self.left_out.is_empty()
     }
 }
 
@@ -66,66 +98,198 @@ impl FoundProcess {
     }
 }
 
-/// Goes on with a search. Returns the processes for which it is over, and removes them from the
-/// search: with the host process, or without one where none has it.
-pub(super) fn find(search: &mut Search) -> Vec<(SlotProcess, Option<FoundProcess>)> {
-    let found = host_processes(search, STEP).into_iter();
-    found.map(|(process, id)| (process, id.and_then(FoundProcess::of))).collect()
+/// What all searches share.
+#[derive(Clone, Debug)]
+pub(super) struct Searches {
+    /// Locked by the search that goes on now: together they take no more than one core.
+    turn: Arc<Mutex<()>>,
+    /// Processes that threads read now, each with the time when that began.
+    readings: Arc<Mutex<BTreeMap<ProcessId, Instant>>>,
+    open: OpenMaps,
+}
+
+impl Searches {
+    pub(super) fn new(open: OpenMaps) -> Self {
+        Self { turn: Arc::default(), readings: Arc::default(), open }
+    }
+
+    /// Goes on with a search on a thread of its own, which sends the result.
+    pub(super) fn start(
+        &self,
+        search: Search,
+        identities: Arc<[ContainerIdentity]>,
+        results: Sender<ProbeResult>,
+    ) {
+        let (searches, unsearched) = (self.clone(), search.clone());
+        let failed = results.clone();
+        let find = move || {
+            let mut search = search;
+            let (found, used) = searches.find(&mut search, &identities);
+            // The daemon may have ended.
+            let _ = results.send(ProbeResult::Found(search, found, used));
+        };
+        let thread = thread::Builder::new().name("search".into()).stack_size(STACK_SIZE);
+        if let Err(error) = thread.spawn(find) {
+            tracing::warn!("cannot start the thread of a search: {error}");
+            let _ = failed.send(ProbeResult::Found(unsearched, Vec::new(), Nanos::ZERO));
+        }
+    }
+
+    /// Goes on with a search. Returns the processes for which it is over, and removes them from the
+    /// search: with the host process, or without one where none has it; and the CPU time that it
+    /// took.
+    fn find(
+        &self,
+        search: &mut Search,
+        identities: &[ContainerIdentity],
+    ) -> (Vec<(SlotProcess, Option<FoundProcess>)>, Nanos) {
+        let mut holders = Holders::new(self, search.file);
+        let start = thread_cpu();
+        let (index, tenant) = (ProcessIndex::of_groups(identities), search.tenant);
+        let is_other = |pid| index.owner_by_group(pid).is_some_and(|owner| owner != tenant);
+        let found = host_processes(search, &mut holders, is_other, STEP).into_iter();
+        let found = found.map(|(process, id)| (process, id.and_then(FoundProcess::of))).collect();
+        (found, thread_cpu() - start + holders.used)
+    }
+
+    /// Notes that a process is read. False: others are read for long, or it is itself.
+    fn begin(&self, id: ProcessId, turn: &mut MutexGuard<'_, ()>) -> bool {
+        loop {
+            let mut readings = self.readings.lock();
+            match readings.get(&id) {
+                None => {
+                    let begins = readings.len() < MAX_READINGS;
+                    if begins {
+                        readings.insert(id, Instant::now());
+                    }
+                    return begins;
+                }
+                Some(since) if since.elapsed() >= PATIENCE => return false,
+                Some(_) => {
+                    drop(readings);
+                    MutexGuard::unlocked(turn, || thread::sleep(POLL_INTERVAL));
+                }
+            }
+        }
+    }
 }
 
 /// First tries the id that the slot names, in case the container shares the monitor's PID
-/// namespace; then searches `/proc` once for all others.
-fn host_processes(search: &mut Search, step: Nanos) -> Vec<(SlotProcess, Option<ProcessId>)> {
-    let (mut found, mut holders) = (Vec::new(), Holders { file: search.file, used: Nanos::ZERO });
+/// namespace; then searches `/proc` for all others. Processes in another container's control group
+/// (`is_other`) come last, so that it has to wait for them only where no other fits.
+fn host_processes(
+    search: &mut Search,
+    holders: &mut Holders<'_>,
+    is_other: impl Fn(u32) -> bool,
+    step: Nanos,
+) -> Vec<(SlotProcess, Option<ProcessId>)> {
+    let mut found = Vec::new();
     while let Some(process) = search.processes.get(search.tried) {
         if holders.used > step {
             return found;
         }
-        match holders.read(process.pid) {
-            Some(id) => found.push((search.processes.remove(search.tried), Some(id))),
-            None => search.tried += 1,
+        let holder = if is_other(process.pid) { Holder::IsNot } else { holders.read(process.pid) };
+        match holder {
+            Holder::Is(id) => found.push((search.processes.remove(search.tried), Some(id))),
+            Holder::IsNot => search.tried += 1,
+            Holder::Unknown => {
+                search.left_out.insert(process.pid);
+                search.tried += 1;
+            }
         }
     }
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let mut pids: Vec<u32> = pids.filter(|pid| *pid > search.passed).collect();
+    let mut pids: Vec<u32> = pids.collect();
     pids.sort_unstable();
-    for pid in pids {
-        if search.processes.is_empty() {
+    loop {
+        let first = pids.partition_point(|pid| *pid <= search.passed);
+        for &pid in pids.iter().skip(first) {
+            if search.processes.is_empty() {
+                break;
+            }
+            if holders.used > step {
+                return found;
+            }
+            search.passed = pid;
+            let Some(inner) = innermost(pid) else { continue };
+            if !search.processes.iter().any(|process| process.pid == inner)
+                || is_other(pid) != search.is_last
+            {
+                continue;
+            }
+            match holders.read(pid) {
+                Holder::Is(id) => {
+                    let of_it = search.processes.extract_if(.., |process| process.pid == inner);
+                    found.extend(of_it.map(|process| (process, Some(id))));
+                }
+                Holder::IsNot => {}
+                Holder::Unknown => _ = search.left_out.insert(inner),
+            }
+        }
+        if search.is_last || search.processes.is_empty() {
             break;
         }
-        if holders.used > step {
-            return found;
-        }
-        search.passed = pid;
-        let Some(inner) = innermost(pid) else { continue };
-        if !search.processes.iter().any(|process| process.pid == inner) {
-            continue;
-        }
-        let Some(id) = holders.read(pid) else { continue };
-        let of_it = search.processes.extract_if(.., |process| process.pid == inner);
-        found.extend(of_it.map(|process| (process, Some(id))));
+        (search.is_last, search.passed) = (true, 0);
     }
-    found.extend(search.processes.drain(..).map(|process| (process, None)));
+    // The next search finds the others.
+    let left_out = std::mem::take(&mut search.left_out);
+    let rest = search.processes.drain(..);
+    let (unknown, none): (Vec<_>, Vec<_>) =
+        rest.partition(|process| left_out.contains(&process.pid));
+    search.left_out.extend(unknown.iter().map(|process| process.pid));
+    found.extend(none.into_iter().map(|process| (process, None)));
     found
 }
 
+/// Whether a process has a file mapped.
+enum Holder {
+    Is(ProcessId),
+    /// It has not, as far as its maps are read, or has exited.
+    IsNot,
+    /// Its maps cannot be read now.
+    Unknown,
+}
+
 /// Reads whether processes have a file mapped, which may be slow.
-struct Holders {
+struct Holders<'a> {
+    searches: &'a Searches,
+    turn: MutexGuard<'a, ()>,
     file: Identity,
     /// CPU time that it took.
     used: Nanos,
 }
 
-impl Holders {
-    /// None: it has not, as far as its maps are read, or has exited.
-    fn read(&mut self, pid: u32) -> Option<ProcessId> {
-        let id = ProcessId::of(pid)?;
-        let start = thread_cpu();
-        let holds = maps(id, self.file);
-        self.used = self.used + (thread_cpu() - start);
+impl<'a> Holders<'a> {
+    fn new(searches: &'a Searches, file: Identity) -> Self {
+        Self { searches, turn: searches.turn.lock(), file, used: Nanos::ZERO }
+    }
+
+    fn read(&mut self, pid: u32) -> Holder {
+        let Some(id) = ProcessId::of(pid) else { return Holder::IsNot };
+        if !self.searches.begin(id, &mut self.turn) {
+            return Holder::Unknown;
+        }
+        let (outbox, answer) = channel();
+        let (readings, open, file) =
+            (Arc::clone(&self.searches.readings), self.searches.open, self.file);
+        let read = move || {
+            let holds = maps(open, id, file);
+            readings.lock().remove(&id);
+            // The search may have gone on.
+            let _ = outbox.send((holds, thread_cpu()));
+        };
+        let thread = thread::Builder::new().name("search-maps".into()).stack_size(STACK_SIZE);
+        if let Err(error) = thread.spawn(read) {
+            tracing::warn!("cannot start a thread that reads maps: {error}");
+            self.searches.readings.lock().remove(&id);
+            return Holder::Unknown;
+        }
+        let answer = MutexGuard::unlocked(&mut self.turn, || answer.recv_timeout(PATIENCE));
+        let Ok((holds, used)) = answer else { return Holder::Unknown };
+        self.used = self.used + used;
         // Checked after reading the maps, so that they are of this process.
-        (holds && id.lives()).then_some(id)
+        if holds && id.lives() { Holder::Is(id) } else { Holder::IsNot }
     }
 }
 
@@ -139,15 +303,32 @@ fn innermost(pid: u32) -> Option<u32> {
 }
 
 /// Whether a process has the file mapped, according to the kernel and as far as its maps are read.
-fn maps(id: ProcessId, file: Identity) -> bool {
-    let Ok(mut reader) = MapsReader::open(id) else { return false };
+fn maps(open: OpenMaps, id: ProcessId, file: Identity) -> bool {
+    let Ok(mut reader) = open(id) else { return false };
     reader.read(MAX_MAPS, &BTreeSet::from([file])).is_ok() && reader.mapped.region
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::fs::MetadataExt;
+
+    use super::super::gpu_processes::tests::{Holder, Sleeper};
+    use super::super::mapped::MapsReader;
+    use super::*;
+
+    fn search(search: &mut Search, step: Nanos) -> Vec<(SlotProcess, Option<ProcessId>)> {
+        search_in(&Searches::new(MapsReader::open), search, |_| false, step)
+    }
+
+    fn search_in(
+        searches: &Searches,
+        search: &mut Search,
+        is_other: impl Fn(u32) -> bool,
+        step: Nanos,
+    ) -> Vec<(SlotProcess, Option<ProcessId>)> {
+        let mut holders = Holders::new(searches, search.file);
+        host_processes(search, &mut holders, is_other, step)
+    }
 
     #[test]
     fn process_is_found_by_its_mapped_region() {
@@ -155,22 +336,68 @@ mod tests {
         let own = (about.dev(), about.ino());
         let pid = std::process::id();
         let id = ProcessId::of(pid).unwrap();
-        assert!(maps(id, own));
-        assert!(!maps(id, (own.0, own.1 + 1)));
+        assert!(maps(MapsReader::open, id, own));
+        assert!(!maps(MapsReader::open, id, (own.0, own.1 + 1)));
         assert_eq!(innermost(pid), Some(pid));
         let slot_process = |pid| SlotProcess { slot: SlotIndex(0), generation: 1, pid };
         let processes = [pid, u32::MAX, 1].map(slot_process);
         let expected = [(processes[0], Some(id)), (processes[1], None), (processes[2], None)];
-        let mut search = Search::new(0, own, processes.to_vec());
-        assert_eq!(host_processes(&mut search.clone(), STEP), expected);
+        let mut one = Search::new(0, own, processes.to_vec());
+        assert_eq!(search(&mut one.clone(), STEP), expected);
         // Interrupted after each process whose maps are read.
         let (mut found, mut steps) = (Vec::new(), 0);
-        while !search.processes.is_empty() {
-            found.extend(host_processes(&mut search, Nanos::ZERO));
+        while !one.processes.is_empty() {
+            found.extend(search(&mut one, Nanos::ZERO));
             steps += 1;
         }
         assert_eq!(found, expected);
         assert!(steps > 1, "one step");
-        assert_eq!(host_processes(&mut Search::new(0, own, Vec::new()), STEP), []);
+        assert_eq!(search(&mut Search::new(0, own, Vec::new()), STEP), []);
+    }
+
+    #[test]
+    fn search_leaves_out_a_process_that_keeps_its_maps_from_being_read() {
+        let about = fs::metadata("/proc/self/exe").unwrap();
+        let own = (about.dev(), about.ino());
+        let other = Sleeper::start();
+        let processes = [other.0.id(), std::process::id()].map(|pid| SlotProcess {
+            slot: SlotIndex(0),
+            generation: 1,
+            pid,
+        });
+        let id = ProcessId::of(std::process::id()).unwrap();
+        let holder = Holder::new(other.0.id());
+        let searches = Searches::new(Holder::open);
+        for _ in 0..3 {
+            let mut one = Search::new(0, own, processes.to_vec());
+            assert_eq!(search_in(&searches, &mut one, |_| false, STEP), [(processes[1], Some(id))]);
+            assert!(one.processes.is_empty() && one.is_partial());
+            assert_eq!(searches.readings.lock().len(), 1, "one thread waits");
+        }
+        drop(holder);
+        let hangs = Instant::now() + Duration::from_secs(100);
+        while !searches.readings.lock().is_empty() {
+            assert!(Instant::now() < hangs, "the thread still waits");
+            thread::sleep(POLL_INTERVAL);
+        }
+        let mut one = Search::new(0, own, processes.to_vec());
+        let found = search_in(&searches, &mut one, |_| false, STEP);
+        assert_eq!(found, [(processes[1], Some(id)), (processes[0], None)]);
+        assert!(!one.is_partial());
+    }
+
+    #[test]
+    fn search_waits_for_processes_of_other_containers_last() {
+        let about = fs::metadata("/proc/self/exe").unwrap();
+        let pid = std::process::id();
+        let own = SlotProcess { slot: SlotIndex(0), generation: 1, pid };
+        let searches = Searches::new(MapsReader::open);
+        for others in [&[][..], &[pid]] {
+            let mut one = Search::new(0, (about.dev(), about.ino()), vec![own]);
+            let mut holders = Holders::new(&searches, one.file);
+            let found = host_processes(&mut one, &mut holders, |pid| others.contains(&pid), STEP);
+            assert_eq!(found, [(own, ProcessId::of(pid))]);
+            assert_eq!(one.is_last, !others.is_empty());
+        }
     }
 }

@@ -129,6 +129,22 @@ fn container_with_many_slots_has_one_search_at_a_time() {
 }
 
 #[test]
+fn search_that_has_left_out_a_process_is_made_again_and_keeps_no_new_one_waiting() {
+    let mut fixture = Fixture::new();
+    let _first = fixture.claim();
+    fixture.refresh();
+    let mut search = fixture.container.begin_search(NOW).unwrap();
+    search.left_out.extend(search.processes.drain(..).map(|process| process.pid));
+    fixture.container.found(NOW, search, Vec::new(), Nanos::ZERO);
+    assert!(!fixture.container.identity().searched);
+    let _second = fixture.claim();
+    fixture.refresh();
+    assert_eq!(fixture.container.begin_search(NOW + AGAIN - Nanos(1)), None);
+    let search = fixture.container.begin_search(NOW + AGAIN).unwrap();
+    assert_eq!((search.processes.len(), search.is_partial()), (2, false));
+}
+
+#[test]
 fn costly_search_delays_the_next_one_of_its_container() {
     let mut fixture = Fixture::new();
     let _first = fixture.claim();

@@ -1,22 +1,26 @@
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use cgpu_shm::atomic::{AtomicU64, Ordering};
 use cgpu_shm::clock::thread_cpu;
 use cgpu_shm::units::Nanos;
 use cgpu_shm::uuid::Uuid;
+use parking_lot::Mutex;
 
 use super::super::mapped::{Identity, MapsReader};
-use super::super::maps::Maps;
+use super::super::maps::{Maps, OpenMaps};
 use super::super::{GpuSample, Sample, identify};
 use super::*;
 
 const GPU: Uuid = Uuid([7; 16]);
 
-struct Sleeper(Child);
+pub(in super::super) struct Sleeper(pub(in super::super) Child);
 
 impl Sleeper {
-    fn start() -> Self {
+    pub(in super::super) fn start() -> Self {
         Self(Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap())
     }
 }
@@ -50,7 +54,7 @@ fn identity(tenant: u64, dir: &Path) -> ContainerIdentity {
 fn gpu_process(identities: &[ContainerIdentity], pid: u32) -> Option<GpuProcess> {
     let index = ProcessIndex::new(identities);
     let process = index.process(pid)?;
-    let mapped = process.membership().map(|_| mapped(process.id, &index.regions()));
+    let mapped = process.membership().map(|_| mapped(process.id, &regions(identities)));
     Some(process.on_gpu(GPU, mapped))
 }
 
@@ -150,9 +154,9 @@ fn shim_of_a_process_with_an_unreadable_region_is_unknown() {
     command.arg("600").env("LD_PRELOAD", &program).stdin(Stdio::null());
     let sleeper = Sleeper(command.spawn().unwrap());
     let pid = sleeper.0.id();
-    let hangs = std::time::Instant::now() + std::time::Duration::from_secs(120);
+    let hangs = Instant::now() + Duration::from_secs(120);
     while !mapped(id(pid), &BTreeSet::new()).shim {
-        assert!(std::time::Instant::now() < hangs, "nothing is preloaded into sleep");
+        assert!(Instant::now() < hangs, "nothing is preloaded into sleep");
         std::thread::yield_now();
     }
     let open = ContainerIdentity { registrants: vec![id(pid)], ..identity(1, here.path()) };
@@ -196,9 +200,9 @@ fn process_whose_main_thread_has_exited_is_recognised() {
     let here = tempfile::tempdir().unwrap();
     let (process, program) = start(here.path(), NO_MAIN_THREAD);
     let pid = process.0.id();
-    let hangs = std::time::Instant::now() + std::time::Duration::from_secs(100);
+    let hangs = Instant::now() + Duration::from_secs(100);
     while !fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z ") {
-        assert!(std::time::Instant::now() < hangs, "its main thread runs");
+        assert!(Instant::now() < hangs, "its main thread runs");
         std::thread::yield_now();
     }
     let id = ProcessId::of(pid).expect("it is alive");
@@ -238,6 +242,15 @@ int main(int argc, char **argv) {
 }
 "#;
 
+/// Returns maps whose readings a sample waits for, however long they take, and the CPU time that
+/// they take, in nanoseconds.
+fn awaited_maps(open: OpenMaps) -> (Maps, Arc<AtomicU64>) {
+    let used = Arc::<AtomicU64>::default();
+    let sum = Arc::clone(&used);
+    let wake = move || _ = sum.fetch_add(thread_cpu().0, Ordering::Relaxed);
+    (Maps::new(open, Duration::from_secs(60), wake), used)
+}
+
 /// Four processes with many mappings, in one container. Its time is that of the samples, so that
 /// only CPU time is measured.
 struct SlowProcesses {
@@ -245,6 +258,7 @@ struct SlowProcesses {
     pids: Vec<u32>,
     container: ContainerIdentity,
     maps: Maps,
+    used: Arc<AtomicU64>,
 }
 
 impl SlowProcesses {
@@ -255,7 +269,8 @@ impl SlowProcesses {
         assert_eq!(pids.len(), 4, "it cannot have as many mappings");
         let registrants = pids.iter().map(|pid| id(*pid)).collect();
         let container = ContainerIdentity { registrants, ..identity(1, here) };
-        Self { _process: process, pids, container, maps: Maps::default() }
+        let (maps, used) = awaited_maps(MapsReader::open);
+        Self { _process: process, pids, container, maps, used }
     }
 
     fn sample(&mut self, second: u64) -> Vec<Shim> {
@@ -270,6 +285,96 @@ impl SlowProcesses {
     }
 }
 
+/// Processes that keep their maps from being read, by id.
+static HELD: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+/// A process that keeps its maps from being read.
+pub(in super::super) struct Holder(pub(in super::super) u32);
+
+impl Holder {
+    pub(in super::super) fn new(pid: u32) -> Self {
+        HELD.lock().insert(pid);
+        Self(pid)
+    }
+
+    /// Opens the maps of a process. Takes until it no longer keeps them from being read.
+    pub(in super::super) fn open(id: ProcessId) -> io::Result<MapsReader> {
+        let hangs = Instant::now() + Duration::from_secs(30);
+        while HELD.lock().contains(&id.pid) {
+            if Instant::now() >= hangs {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        MapsReader::open(id)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        HELD.lock().remove(&self.0);
+    }
+}
+
+#[test]
+fn process_that_keeps_its_maps_from_being_read_delays_no_other() {
+    let here = tempfile::tempdir().unwrap();
+    let [of_a, second_of_a, of_b] = [(); 3].map(|()| Sleeper::start());
+    let pids = [&of_a, &second_of_a, &of_b].map(|process| process.0.id());
+    let container = |tenant, pids: &[u32]| ContainerIdentity {
+        registrants: pids.iter().map(|pid| id(*pid)).collect(),
+        ..identity(tenant, here.path())
+    };
+    let containers = [container(1, &pids[..2]), container(2, &pids[2..])];
+    let mut maps = Maps::new(Holder::open, Duration::ZERO, || ());
+    // A sample at a time, in milliseconds. It ends although the reading goes on.
+    let shims = |maps: &mut Maps, millis: u64| {
+        let processes = Some(pids.iter().map(|pid| (*pid, None)).collect());
+        let at = Nanos::from_millis(millis);
+        let gpus = vec![GpuSample { processes, ..GpuSample::default() }];
+        let sample = identify(Sample { at, gpus, ..Sample::default() }, &containers, maps);
+        let shim = |pid: u32| {
+            let found = sample.gpus[0].gpu_processes.iter().find(|one| one.id.pid == pid);
+            found.unwrap().shim
+        };
+        pids.map(shim)
+    };
+    let hangs = Instant::now() + Duration::from_secs(100);
+    let await_shims = |maps: &mut Maps, millis, expected: [Shim; 3]| {
+        while shims(maps, millis) != expected {
+            assert!(Instant::now() < hangs, "{:?} at {millis} ms", shims(maps, millis));
+            std::thread::yield_now();
+        }
+    };
+    let holders = [pids[0], pids[1]].map(Holder::new);
+    await_shims(&mut maps, 1000, [Shim::Unknown, Shim::Unknown, Shim::Absent]);
+    // The second process of its container is read once the first one has kept it waiting.
+    let [first, second] = holders;
+    drop(second);
+    await_shims(&mut maps, 1999, [Shim::Unknown, Shim::Unknown, Shim::Absent]);
+    await_shims(&mut maps, 2000, [Shim::Unknown, Shim::Absent, Shim::Absent]);
+    assert_eq!(maps.held(Nanos::from_millis(5999)), BTreeSet::new());
+    assert_eq!(maps.held(Nanos::from_millis(6000)), BTreeSet::from([1]));
+    drop(first);
+    await_shims(&mut maps, 6000, [Shim::Absent; 3]);
+    assert_eq!(maps.held(Nanos::from_millis(6001)), BTreeSet::new());
+}
+
+#[test]
+fn processes_that_keep_their_maps_from_being_read_have_few_threads() {
+    let processes: Vec<Sleeper> = (0..8).map(|_| Sleeper::start()).collect();
+    let _holders: Vec<Holder> = processes.iter().map(|one| Holder::new(one.0.id())).collect();
+    let mut maps = Maps::new(Holder::open, Duration::ZERO, || ());
+    let known = processes.iter().map(|one| (id(one.0.id()), (1, false))).collect();
+    let counts: Vec<usize> = (1..=8)
+        .map(|second| {
+            maps.renew(Nanos::from_millis(second * 1000), &known);
+            maps.pending()
+        })
+        .collect();
+    assert_eq!(counts, [1, 2, 3, 4, 4, 4, 4, 4]);
+}
+
 #[test]
 fn processes_with_many_mappings_cost_the_prober_little() {
     let here = tempfile::tempdir().unwrap();
@@ -278,7 +383,9 @@ fn processes_with_many_mappings_cost_the_prober_little() {
     for second in 1..=seconds {
         processes.sample(second);
     }
-    let used = thread_cpu() - start;
+    let readers = Nanos(processes.used.load(Ordering::Relaxed));
+    assert!(readers > Nanos::ZERO, "nothing was read");
+    let used = thread_cpu() - start + readers;
     assert!(used.0 * 20 < seconds * 1_000_000_000, "{used:?} in {seconds} s");
 }
 
