@@ -225,6 +225,7 @@ def measure(kit, arguments, folder, name):
         "uuid": kit.machine.get("uuid"),
         "driver": kit.machine.get("nvml", {}).get("driver", "unknown"),
         "driver_kind": "simulated" if kit.is_simulated else "real",
+        "processors": len(os.sched_getaffinity(0)),
     }
     done = results.Results(folder, name, kit.logs, head)
     kept = set() if arguments.fresh else done.go_on() - {"machine"}

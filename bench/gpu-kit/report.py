@@ -41,6 +41,10 @@ def page(done):
         "complete": "yes" if done["finished"] else "no: the same command goes on",
         "rows": counted,
     }
+    loads = [row["load"] for row in done["rows"].values() if "load" in row]
+    if loads:
+        # A busy host takes time from tenants, and shares are missed.
+        head["load of the host"] = f"{max(loads):.1f} at most, {done['processors']} processors"
     if done["driver_kind"] == "simulated":
         head["note"] = "The GPU is simulated: no figure here is one of a real GPU."
     facts = "".join(f"<tr><th>{escaped(name)}<td>{escaped(value)}" for name, value in head.items())

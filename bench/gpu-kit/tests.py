@@ -248,8 +248,9 @@ class Reports(unittest.TestCase):
         "driver": "580",
         "driver_kind": "real",
         "date": "d",
+        "processors": 2,
     }
-    HELD = {"result": "held", "figure": "1 < 2", "seconds": 1.0}
+    HELD = {"result": "held", "figure": "1 < 2", "seconds": 1.0, "load": 4.25}
     FAILED = {"result": "FAILED", "error": "no", "seconds": 1.0}
 
     def run_of(self, folder, name, **changed):
@@ -289,6 +290,7 @@ class Reports(unittest.TestCase):
         self.assertNotIn("1 < 2", page)
         self.assertLess(page.index("<td>b<"), page.index("<td>a<"))
         self.assertIn("1 FAILED, 1 held, 0 measured, 0 not possible", page)
+        self.assertIn("4.2 at most, 2 processors", page)
 
 
 class Limits(unittest.TestCase):
