@@ -151,15 +151,15 @@ class Docker(unittest.TestCase):
 
     def test_missing_image_does_not_stop_other_pulls(self):
         for message, reason, pulls in (
-            ("Error: one: manifest unknown", "the registry has no one: manifest unknown", 2),
+            ("Error: a: manifest unknown", "the registry has no a: manifest unknown", 2),
             ("Get x: dial tcp: no such host", "images cannot be pulled: no such host", 1),
         ):
             host = FakeRegistry(message)
             with self.assertRaises(processes.NotPossible) as raised:
-                host.pulled("one")
+                host.pulled("a")
             self.assertEqual(str(raised.exception), reason)
             with self.assertRaises(processes.NotPossible):
-                host.pulled("two")
+                host.pulled("b")
             self.assertEqual(host.pulls, pulls)
 
     def test_glibc_that_a_library_needs_is_found(self):
