@@ -34,7 +34,7 @@ const STEP: Nanos = Nanos::from_millis(50);
 const MAX_MAPS: u64 = 8 << 20;
 
 /// Time that a search waits for the maps of a process.
-const PATIENCE: Duration = Duration::from_millis(250);
+const READ_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Interval between two tries to read a process that another search reads.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -102,7 +102,7 @@ impl FoundProcess {
 #[derive(Clone, Debug)]
 pub(super) struct Searches {
     /// Locked by the search that goes on now: together they take no more than one core.
-    turn: Arc<Mutex<()>>,
+    active: Arc<Mutex<()>>,
     /// Processes that threads read now, each with the time when that began.
     readings: Arc<Mutex<BTreeMap<ProcessId, Instant>>>,
     open: OpenMaps,
@@ -110,7 +110,7 @@ pub(super) struct Searches {
 
 impl Searches {
     pub(super) fn new(open: OpenMaps) -> Self {
-        Self { turn: Arc::default(), readings: Arc::default(), open }
+        Self { active: Arc::default(), readings: Arc::default(), open }
     }
 
     /// Goes on with a search on a thread of its own, which sends the result.
@@ -153,7 +153,7 @@ impl Searches {
     }
 
     /// Notes that a process is read. False: others are read for long, or it is itself.
-    fn begin(&self, id: ProcessId, turn: &mut MutexGuard<'_, ()>) -> bool {
+    fn begin(&self, id: ProcessId, active: &mut MutexGuard<'_, ()>) -> bool {
         loop {
             let mut readings = self.readings.lock();
             match readings.get(&id) {
@@ -164,10 +164,10 @@ impl Searches {
                     }
                     return begins;
                 }
-                Some(since) if since.elapsed() >= PATIENCE => return false,
+                Some(since) if since.elapsed() >= READ_TIMEOUT => return false,
                 Some(_) => {
                     drop(readings);
-                    MutexGuard::unlocked(turn, || thread::sleep(POLL_INTERVAL));
+                    MutexGuard::unlocked(active, || thread::sleep(POLL_INTERVAL));
                 }
             }
         }
@@ -254,7 +254,7 @@ enum Holder {
 /// Reads whether processes have a file mapped, which may be slow.
 struct Holders<'a> {
     searches: &'a Searches,
-    turn: MutexGuard<'a, ()>,
+    active: MutexGuard<'a, ()>,
     file: Identity,
     /// CPU time that it took.
     used: Nanos,
@@ -262,12 +262,12 @@ struct Holders<'a> {
 
 impl<'a> Holders<'a> {
     fn new(searches: &'a Searches, file: Identity) -> Self {
-        Self { searches, turn: searches.turn.lock(), file, used: Nanos::ZERO }
+        Self { searches, active: searches.active.lock(), file, used: Nanos::ZERO }
     }
 
     fn read(&mut self, pid: u32) -> Holder {
         let Some(id) = ProcessId::of(pid) else { return Holder::IsNot };
-        if !self.searches.begin(id, &mut self.turn) {
+        if !self.searches.begin(id, &mut self.active) {
             return Holder::Unknown;
         }
         let (outbox, answer) = channel();
@@ -285,7 +285,7 @@ impl<'a> Holders<'a> {
             self.searches.readings.lock().remove(&id);
             return Holder::Unknown;
         }
-        let answer = MutexGuard::unlocked(&mut self.turn, || answer.recv_timeout(PATIENCE));
+        let answer = MutexGuard::unlocked(&mut self.active, || answer.recv_timeout(READ_TIMEOUT));
         let Ok((holds, used)) = answer else { return Holder::Unknown };
         self.used = self.used + used;
         // Checked after reading the maps, so that they are of this process.
