@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Any client that reaches the port may open connections and send slowly or nothing. So each
-//! connection has a deadline at any time, and [`Places`] shares them out by address.
+//! connection has a deadline at any time, and [`Places`] shares them out by client.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -24,6 +24,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use rustls::ServerConnection;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
@@ -33,7 +34,7 @@ use tower::ServiceExt;
 use tracing::{debug, warn};
 
 use crate::metrics::{Closed, Metrics};
-use crate::places::{Place, Places};
+use crate::places::{Client, Place, Places};
 use crate::tls::Identity;
 
 /// Largest head of a request, in bytes; kube-scheduler's have some 200.
@@ -83,16 +84,16 @@ impl Limits {
 /// A connection, as its requests see it.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
-    client: IpAddr,
+    client: Client,
     is_authorized: bool,
     displaced: Arc<Notify>,
     deadline: Arc<watch::Sender<Instant>>,
 }
 
 impl Connection {
-    fn new(client: IpAddr, limits: &Limits) -> Self {
+    fn new(address: IpAddr, limits: &Limits) -> Self {
         let deadline = Arc::new(watch::Sender::new(Instant::now() + limits.head));
-        let client = client.to_canonical();
+        let client = Client { address: address.to_canonical(), has_certificate: false };
         Self { client, is_authorized: true, displaced: Arc::default(), deadline }
     }
 
@@ -142,8 +143,9 @@ pub(crate) async fn serve(
             () = shutdown(ended.clone()) => break,
         };
         let connection = Connection::new(address.ip(), &limits);
-        let client = Client {
-            _place: connection.take(&places),
+        let accepted = Accepted {
+            place: Some(connection.take(&places)),
+            places: Arc::clone(&places),
             connection,
             identity: identity.clone(),
             router: router.clone(),
@@ -152,7 +154,7 @@ pub(crate) async fn serve(
         };
         let metrics = Arc::clone(&metrics);
         open.spawn(async move {
-            if let Some(reason) = client.converse(stream, address).await {
+            if let Some(reason) = accepted.converse(stream, address).await {
                 debug!(%address, ?reason, "closed a connection");
                 metrics.closed(reason);
             }
@@ -171,16 +173,17 @@ async fn shutdown(mut ended: watch::Receiver<bool>) {
 }
 
 /// An accepted connection, and what serves it.
-struct Client {
+struct Accepted {
     connection: Connection,
-    _place: Place,
+    places: Arc<Places>,
+    place: Option<Place>,
     identity: Option<Arc<Identity>>,
     router: Router,
     limits: Arc<Limits>,
     ended: watch::Receiver<bool>,
 }
 
-impl Client {
+impl Accepted {
     /// Serves the connection. Returns why it was closed before the client was done.
     async fn converse(mut self, stream: TcpStream, address: SocketAddr) -> Option<Closed> {
         // Replies are written in one piece, so a delay to merge them gains nothing.
@@ -191,7 +194,7 @@ impl Client {
                 None => self.serve(stream).await,
                 Some(identity) => match identity.acceptor().accept(stream).await {
                     Ok(stream) => {
-                        self.connection.is_authorized = identity.has_authorized(stream.get_ref().1);
+                        self.identify(&identity, stream.get_ref().1);
                         self.serve(stream).await;
                     }
                     Err(error) => debug!(%address, %error, "the TLS handshake failed"),
@@ -202,6 +205,17 @@ impl Client {
             () = serving => None,
             () = connection.displaced.notified() => Some(Closed::Displaced),
             () = connection.expired() => Some(Closed::Expired),
+        }
+    }
+
+    /// Takes the place of a client with a certificate, if it has shown one.
+    fn identify(&mut self, identity: &Identity, tls: &ServerConnection) {
+        self.connection.is_authorized = identity.has_authorized(tls);
+        self.connection.client.has_certificate = tls.peer_certificates().is_some();
+        if self.connection.client.has_certificate {
+            // In this order, so that it does not displace itself.
+            self.place = None;
+            self.place = Some(self.connection.take(&self.places));
         }
     }
 

@@ -9,6 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+/// What counts as one client: an address, and whether it has shown a certificate. Several programs
+/// may share an address, by translation or on the host's network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Client {
+    pub address: IpAddr,
+    pub has_certificate: bool,
+}
+
 /// Places of one kind.
 #[derive(Debug)]
 pub(crate) struct Places {
@@ -25,7 +33,7 @@ struct Held {
 
 #[derive(Debug)]
 struct Holder {
-    client: IpAddr,
+    client: Client,
     displaced: Arc<Notify>,
 }
 
@@ -43,7 +51,7 @@ impl Places {
     }
 
     /// Takes a place for a client. `displaced` is notified when the place is given away.
-    pub(crate) fn take(self: &Arc<Self>, client: IpAddr, displaced: Arc<Notify>) -> Place {
+    pub(crate) fn take(self: &Arc<Self>, client: Client, displaced: Arc<Notify>) -> Place {
         let mut held = self.held();
         if held.holders.len() >= self.capacity
             && let Some(victim) = victim(&held.holders, client)
@@ -69,7 +77,7 @@ impl Drop for Place {
 }
 
 /// Returns the oldest place of the client that holds the most, the newcomer counted.
-fn victim(holders: &BTreeMap<u64, Holder>, newcomer: IpAddr) -> Option<u64> {
+fn victim(holders: &BTreeMap<u64, Holder>, newcomer: Client) -> Option<u64> {
     let mut counts = HashMap::from([(newcomer, 1_usize)]);
     for holder in holders.values() {
         *counts.entry(holder.client).or_default() += 1;
@@ -83,12 +91,14 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
-    fn client(number: u8) -> IpAddr {
-        Ipv4Addr::new(10, 0, 0, number).into()
+    /// Returns a client; from 10 on, that of the last digit with a certificate.
+    fn client(number: u8) -> Client {
+        let address = Ipv4Addr::new(10, 0, 0, number % 10).into();
+        Client { address, has_certificate: number >= 10 }
     }
 
     /// Takes a place for each client in turn, and returns the clients that hold one, by age.
-    fn holders(capacity: usize, clients: &[u8]) -> Vec<IpAddr> {
+    fn holders(capacity: usize, clients: &[u8]) -> Vec<Client> {
         let places = Places::new(capacity);
         let taken: Vec<Place> =
             clients.iter().map(|one| places.take(client(*one), Arc::default())).collect();
@@ -109,8 +119,10 @@ mod tests {
             // Among equals the oldest place is given away; a newcomer always gets one.
             (&[1, 2, 3, 4], &[2, 3, 4]),
             (&[1, 1, 2, 2], &[1, 2, 2]),
+            // Those behind one address without a certificate displace none with one.
+            (&[11, 1, 1, 1, 1], &[11, 1, 1]),
         ] {
-            let left: Vec<IpAddr> = left.iter().map(|number| client(*number)).collect();
+            let left: Vec<Client> = left.iter().map(|number| client(*number)).collect();
             assert_eq!(holders(3, clients), left, "{clients:?}");
         }
     }

@@ -56,6 +56,14 @@ impl Authority {
         extender: &Extender,
         own: Option<&(PathBuf, PathBuf)>,
     ) -> std::io::Result<u16> {
+        Ok(self.connect(extender, own)?.try_request("GET", path, "")?.status)
+    }
+
+    fn connect(
+        &self,
+        extender: &Extender,
+        own: Option<&(PathBuf, PathBuf)>,
+    ) -> std::io::Result<Connection> {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -75,7 +83,7 @@ impl Authority {
         let client =
             ClientConnection::new(Arc::new(config), "extender".try_into().unwrap()).unwrap();
         let line = StreamOwned::new(client, connect(extender.address())?);
-        Ok(Connection::over(line).try_request("GET", path, "")?.status)
+        Ok(Connection::over(line))
     }
 }
 
@@ -129,4 +137,28 @@ fn client_without_a_certificate_is_refused() {
     }
     let anonymous = foreign.write(fixture.folder(), "foreign");
     assert!(ours.call(&extender, Some(&anonymous)).is_err());
+}
+
+/// As through a NodePort, where all have the address of a node.
+#[test]
+fn scheduler_is_displaced_by_no_client_without_a_certificate() {
+    let fixture = Fixture::with(&[node("n1", &[15109])]);
+    let authority = Authority::new();
+    let (certificate, key) = authority.write(fixture.folder(), "server");
+    let ca = fixture.folder().join("clients.crt");
+    fs::write(&ca, authority.pem()).unwrap();
+    let mut flags = flags(&certificate, &key).to_vec();
+    flags.extend(["--tls-client-ca".to_owned(), ca.display().to_string()]);
+    let extender = Extender::begin(&fixture.server, fixture.folder(), &flags);
+    let scheduler = authority.write(fixture.folder(), "scheduler");
+    let mut connection = authority.connect(&extender, Some(&scheduler)).unwrap();
+    assert_eq!(connection.request("GET", "/version", "").status, 200);
+    // More than the extender has.
+    let held: Vec<_> = (0..300).map(|_| connect(extender.address()).unwrap()).collect();
+    until_holds("the oldest of the others are closed", || {
+        let mut oldest = &held[0];
+        oldest.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
+        matches!(std::io::Read::read(&mut oldest, &mut [0]), Ok(0))
+    });
+    assert_eq!(connection.request("GET", "/version", "").status, 200);
 }
