@@ -315,11 +315,7 @@ fn other_settings_render_only_known_names() {
         ("1.34.0", &["dra.enabled=true"], false),
         (
             "1.36.0",
-            &[
-                "dra.enabled=true",
-                "dra.vendorCdiKind=",
-                "dra.arguments={--recovery=60}",
-            ],
+            &["dra.enabled=true", "dra.vendorCdiKind=", "dra.arguments={--recovery=60}"],
             false,
         ),
     ] {
