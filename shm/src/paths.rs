@@ -79,7 +79,7 @@ pub fn host_limits(directory: &Path) -> Option<PathBuf> {
     Some(root.join("slices").join(directory.file_name()?))
 }
 
-/// Returns the directory with a limits file for each prepared share of a GPU, named after the share.
+/// Returns the directory with a limits file for each prepared share of a GPU.
 #[must_use]
 pub fn shares(root: &Path) -> PathBuf {
     root.join("shares")

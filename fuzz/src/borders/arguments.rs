@@ -26,7 +26,7 @@ fn is_plain_create(arguments: &[OsString]) -> bool {
 /// Names of cgpu's own options.
 const OWN: [&[u8]; 2] = [b"cgpu-config", b"cgpu-next"];
 
-/// Returns the value, if there is one, of an argument that has the form of one of cgpu's own options.
+/// Returns the value, if there is one, of an argument that has the form of an own option.
 fn own(argument: &OsString) -> Option<Option<&[u8]>> {
     let option = argument.as_bytes().strip_prefix(b"--")?;
     let mut parts = option.splitn(2, |byte| *byte == b'=');

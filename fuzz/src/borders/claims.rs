@@ -1,5 +1,6 @@
-//! A claim as the API server sends it, and a record as the disk has it, with any bytes. What a claim
-//! gets can be enforced: it has limits within its device, and a record that is read back unchanged.
+//! A claim as the API server sends it, and a record as the disk has it, with any bytes. What a
+//! claim gets can be enforced: it has limits within its device, and a record that is read back
+//! unchanged.
 
 use cgpu_client::device_id::DeviceId;
 use cgpu_client::inventory::HostDevice;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use cgpu_client::Client;
 use cgpu_shm::paths;
 
-/// Connects to the monitor of this root, if it runs as root or as our own user: another user's would
-/// report any GPUs.
+/// Connects to the monitor of this root, if it runs as root or as our own user: another user's
+/// would report any GPUs.
 ///
 /// # Errors
 /// There is no such monitor, or it does not answer within the timeout.
