@@ -121,6 +121,14 @@ fn prepare_share(fixture: &Fixture, name: &str, uuid: &str, mib: u64, weight: u3
     fs::write(folder.join(name), text).expect("a limits file");
 }
 
+/// The hooks of a share's CDI device: when they run, and what they do.
+const SHARE_HOOKS: [(&str, &str); 4] = [
+    ("createRuntime", "plan"),
+    ("createContainer", "mount"),
+    ("poststart", "verify"),
+    ("poststop", "clear"),
+];
+
 /// Returns a bundle with the CDI devices of shares, as an engine makes it.
 fn bundle_of_shares(
     fixture: &Fixture,
@@ -131,14 +139,8 @@ fn bundle_of_shares(
 ) -> PathBuf {
     let bundle = oci.bundle(id, variables, &["sleep", "600"]);
     let program = fixture.dist().file("cgpu-runtime");
-    let steps = [
-        ("createRuntime", "plan"),
-        ("createContainer", "mount"),
-        ("poststart", "verify"),
-        ("poststop", "clear"),
-    ];
     change(&bundle, |config| {
-        for (list, step) in steps {
+        for (list, step) in SHARE_HOOKS {
             let hook = |share: &&str| {
                 json!({ "path": program, "args": ["cgpu-runtime", "hook", "share", step, share,
                     "--config", oci.config()] })

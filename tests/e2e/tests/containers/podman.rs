@@ -72,6 +72,40 @@ fn cdi_devices_are_slices() {
     is_clean(&fixture);
 }
 
+/// A device of a claim, as `cgpu-dra-driver` specifies it.
+#[test]
+fn cdi_devices_of_claims_are_slices() {
+    let fixture = Fixture::new(T4);
+    let test = "podman::cdi_devices_of_claims_are_slices";
+    let Some(podman) = Podman::open(test, &fixture, T4) else { return };
+    prepare_share(&fixture, "u-0", &uuids(&fixture, T4)[0], 4000, 2);
+    let (program, config) = (fixture.dist().file("cgpu-runtime"), podman.config());
+    let device = |share: &str| {
+        let hook = |(stage, step): (&str, &str)| {
+            json!({ "hookName": stage, "path": program, "args":
+                ["cgpu-runtime", "hook", "share", step, share, "--config", config] })
+        };
+        let hooks: Vec<Value> = SHARE_HOOKS.into_iter().map(hook).collect();
+        json!({ "name": share, "containerEdits": { "hooks": hooks } })
+    };
+    let specification = json!({ "cdiVersion": "0.5.0", "kind": "cgpu.dev/share",
+        "devices": [device("u-0"), device("u-1")] });
+    let run = |device: &str, variables: &[&str]| {
+        let options = [&["--device", device], variables].concat();
+        podman.run_with_devices(&specification.to_string(), &options, &["env", "-i", "/bin/init"])
+    };
+    let more = EIGHT.map(|variable| ["-e", variable]).concat();
+    for variables in [&[][..], &more] {
+        assert_eq!(run("cgpu.dev/share=u-0", variables).exits(0).number("total"), 4000 * MIB);
+    }
+    let refused = run("cgpu.dev/share=u-1", &[]);
+    assert!(
+        refused.code() != Some(0) && refused.stderr.contains("u-1 is not prepared"),
+        "{refused:?}"
+    );
+    is_clean(&fixture);
+}
+
 #[test]
 fn rootless_user_has_its_own_slices() {
     let test = "podman::rootless_user_has_its_own_slices";
