@@ -166,6 +166,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let has_nothing = before.as_deref().unwrap_or_default().is_empty();
     if before == after || (arguments.undo && has_nothing) {
         output::write(format_args!("{}: nothing to change\n", file.display()))?;
+        // The engine may not have read the file since it was changed.
+        if !arguments.undo && !arguments.dry_run {
+            output::write(format_args!("{}\n", engine.advice(false)))?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let change =

@@ -396,9 +396,14 @@ fn uninstall_reloads_engines_or_says_to() {
     ] {
         for with_systemd in [false, true] {
             script("install.sh", root, &["--no-start", &built]).exits(0);
-            let mut setup = Command::new(root.join("usr/bin/cgpu"));
-            setup.args(["setup", engine, "--file"]).arg(root.join(file));
-            Child::start(setup).finish().exits(0);
+            let setup = || {
+                let mut setup = Command::new(root.join("usr/bin/cgpu"));
+                setup.args(["setup", engine, "--file"]).arg(root.join(file));
+                Child::start(setup).finish().exits(0).stdout
+            };
+            let (first, again) = (setup(), setup());
+            let advice = again.split_once(": nothing to change\n").expect("nothing to change").1;
+            assert!(!advice.is_empty() && first.contains(advice), "{first}{again}");
             let mut command = Command::new("sh");
             command.arg(deploy().join("uninstall.sh")).env("DESTDIR", root);
             if with_systemd {
