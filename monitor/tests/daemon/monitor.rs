@@ -155,10 +155,11 @@ impl Monitor {
 pub(crate) fn cpu_of(process: Pid) -> Duration {
     let threads = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).unwrap();
     let used = |thread: std::io::Result<std::fs::DirEntry>| {
-        let stat = std::fs::read_to_string(thread.unwrap().path().join("schedstat")).unwrap();
-        Duration::from_nanos(stat.split_whitespace().next().unwrap().parse().unwrap())
+        // None: the thread has ended meanwhile.
+        let stat = std::fs::read_to_string(thread.unwrap().path().join("schedstat")).ok()?;
+        Some(Duration::from_nanos(stat.split_whitespace().next().unwrap().parse().unwrap()))
     };
-    threads.map(used).sum()
+    threads.filter_map(used).sum()
 }
 
 /// Writes the configuration; returns its path. By default without a tree, whose mount a killed
