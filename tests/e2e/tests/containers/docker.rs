@@ -38,8 +38,10 @@ fn set_limit_applies_to_the_first_program_and_ends_at_a_restart() {
     let fixture = Fixture::new(T4);
     let test = "docker::set_limit_applies_to_the_first_program_and_ends_at_a_restart";
     let Some(docker) = Docker::start(test, &fixture, T4) else { return };
+    let _monitor = Monitor::start(&fixture);
+    let root = fixture.root().to_string_lossy().into_owned();
     docker.line("docker run -d --name first -e ALIYUN_COM_GPU_MEM_CONTAINER=6 IMAGE").exits(0);
-    let set = || Outcome::of(fixture.cgpu(&["set", "0/first/memsize", "4GiB"]));
+    let set = || Outcome::of(fixture.cgpu(&["set", "0/first/memsize", "4GiB", "--root", &root]));
     let said = fixture.eventually("the monitor knows the container", || {
         Some(set()).filter(|outcome| outcome.code() == Some(0))
     });
@@ -47,7 +49,7 @@ fn set_limit_applies_to_the_first_program_and_ends_at_a_restart() {
     assert_eq!(sizes_in(&docker, "first"), [4096]);
     docker.run(&["restart", "--time", "0", "first"]).exits(0);
     assert_eq!(sizes_in(&docker, "first"), [6144]);
-    let size = || Outcome::of(fixture.cgpu(&["get", "0/first/memsize"])).stdout;
+    let size = || Outcome::of(fixture.cgpu(&["get", "0/first/memsize", "--root", &root])).stdout;
     fixture.eventually("the monitor knows the new start", || {
         (size() == format!("{}\n", 6144 * MIB)).then_some(())
     });
