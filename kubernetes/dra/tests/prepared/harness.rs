@@ -106,6 +106,7 @@ impl Harness {
         }
         let was_killed = self.store.was_hit() && matches!(fault, Some(Fault::Kill(_)));
         self.store.set(None);
+        self.check_records_exist();
         if was_killed {
             self.restart(self.reboots);
         }
@@ -179,6 +180,16 @@ impl Harness {
         }
         assert!(records.iter().all(|(uid, claim)| known.get(uid) == Some(claim)));
         assert!(fits(known.values()), "oversold: {known:?}");
+    }
+
+    /// A claim has a record before anything else of it exists, and until nothing else of it exists.
+    fn check_records_exist(&self) {
+        for kind in [Kind::Limits, Kind::Cdi] {
+            for name in self.store.listed(kind) {
+                let uid = name.split('-').next().unwrap();
+                assert!(self.store.text(Kind::Record, uid).is_some(), "{name} has no record");
+            }
+        }
     }
 
     fn check_files(&self, claim: &NodeClaim) {

@@ -170,6 +170,21 @@ fn record_of_another_release_stops_the_start() {
     assert!(root.path().join("shares/u0-0").exists());
 }
 
+/// The remedy for a record that is not understood is to remove it.
+#[test]
+fn files_without_a_record_are_removed_by_a_start() {
+    let root = tempfile::tempdir().unwrap();
+    let opened = PreparedClaims::open(folders(root.path()), cdi()).unwrap();
+    for at in [0, 1] {
+        opened.prepare(&claim(at, 0), &pool(), &[]).unwrap();
+    }
+    drop(opened);
+    std::fs::remove_file(root.path().join("claims/u0.json")).unwrap();
+    drop(PreparedClaims::open(folders(root.path()), cdi()).unwrap());
+    let left = ["claims/.lock", "claims/u1.json", "shares/u1-0", "cdi/cgpu-dra-u1.json"];
+    assert_eq!(files(root.path()), left.map(str::to_owned).into());
+}
+
 /// 64 pods start at once.
 #[test]
 fn concurrent_claims_fill_a_gpu_once() {
