@@ -10,8 +10,8 @@ mount -t tmpfs -o mode=755 cgpu-kit "$own"
 # It may be a link or a mount, which the new /etc lacks.
 names=$(cat /etc/resolv.conf 2>/dev/null) || :
 for place in usr etc; do
-    mkdir -p "$own/new/$place" "$own/work/$place"
-    mount -t overlay -o "lowerdir=/$place,upperdir=$own/new/$place,workdir=$own/work/$place" \
+    mkdir -p "$own/new/$place" "$own/workdir/$place"
+    mount -t overlay -o "lowerdir=/$place,upperdir=$own/new/$place,workdir=$own/workdir/$place" \
         cgpu-kit "/$place"
 done
 rm -f /etc/resolv.conf

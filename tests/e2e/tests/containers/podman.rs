@@ -2,6 +2,7 @@
 
 use cgpu_e2e::{furnish, is_reachable, skip};
 
+use super::shares::{SHARE_HOOKS, prepare_share, uuids};
 use super::*;
 
 #[test]
