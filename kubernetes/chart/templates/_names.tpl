@@ -56,8 +56,8 @@ affinity:
 {{- end }}
 
 {{/*
-Variables of admission policies: the annotations of pods that the extender writes, and those that the
-device plugin writes.
+Variables of admission policies: the annotations of pods that the extender writes, and those that
+the device plugin writes.
 */}}
 {{- define "cgpu.annotations" -}}
 - name: claim

@@ -1,8 +1,10 @@
-//! The GPUs of a node and their health, for the device plugin and the DRA driver.
+//! What the device plugin and the DRA driver share: the GPUs of a node and their health, sockets,
+//! and the start of the program.
 
 #![forbid(unsafe_code)]
 
 pub mod gpus;
 pub mod health;
 pub mod monitor;
+pub mod program;
 pub mod socket;

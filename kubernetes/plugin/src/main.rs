@@ -33,11 +33,11 @@ use anyhow::{Context, Result, anyhow};
 use cgpu_kubernetes_client::{Api, EventHandler, Query, Timing, reflector};
 use cgpu_kubernetes_node::gpus;
 use cgpu_kubernetes_node::health::Health;
+use cgpu_kubernetes_node::program;
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing::warn;
-use tracing_subscriber::EnvFilter;
 
 use crate::binding::Binding;
 use crate::cdi::Cdi;
@@ -53,18 +53,7 @@ const RECONCILE_INTERVAL: Duration = Duration::from_secs(60);
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
-    let options = Options::parse();
-    // The caller of a failed request logs it; `kube_client` would log it again.
-    let filter = EnvFilter::new("info,kube_client=off");
-    let log = tracing_subscriber::fmt().with_env_filter(filter);
-    log.with_writer(std::io::stderr).with_target(false).init();
-    match run(options).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("cgpu-device-plugin: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    program::run("cgpu-device-plugin", run(Options::parse())).await
 }
 
 async fn run(options: Options) -> Result<()> {

@@ -40,6 +40,7 @@ use cgpu_kubernetes_dra::prepared::PreparedClaims;
 use cgpu_kubernetes_dra::store::Folders;
 use cgpu_kubernetes_node::gpus;
 use cgpu_kubernetes_node::health::Health;
+use cgpu_kubernetes_node::program;
 use cgpu_kubernetes_node::socket::{incoming, listen};
 use clap::Parser;
 use tokio::net::UnixListener;
@@ -47,7 +48,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tonic::transport::Server;
 use tracing::info;
-use tracing_subscriber::EnvFilter;
 
 use crate::options::Options;
 use crate::publisher::Published;
@@ -59,18 +59,7 @@ const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
-    let options = Options::parse();
-    // The caller of a failed request logs it; `kube_client` would log it again.
-    let filter = EnvFilter::new("info,kube_client=off");
-    let log = tracing_subscriber::fmt().with_env_filter(filter);
-    log.with_writer(std::io::stderr).with_target(false).init();
-    match run(options).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("cgpu-dra-driver: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    program::run("cgpu-dra-driver", run(Options::parse())).await
 }
 
 async fn run(options: Options) -> Result<()> {

@@ -241,7 +241,10 @@ fn check_valid(slice: &ResourceSlice) {
 proptest! {
     #[test]
     fn slices_of_any_inventory_are_valid(
-        gpus in proptest::collection::btree_set((0..70_u32, proptest::option::of(0..7_u32)), 0..200),
+        gpus in proptest::collection::btree_set(
+            (0..70_u32, proptest::option::of(0..7_u32)),
+            0..200,
+        ),
         total in 0..1_u64 << 40,
         texts in proptest::option::of("\\PC{0,100}"),
         version in proptest::option::of("[0-9.]{0,70}"),
@@ -267,7 +270,8 @@ proptest! {
         let offered = pool.devices.iter().filter(|device| device.is_offered()).count();
         let slices = slices(&pool, 1);
         slices.iter().for_each(check_valid);
-        prop_assert_eq!(slices.iter().map(|slice| slice.spec.devices.len()).sum::<usize>(), offered);
+        let published: usize = slices.iter().map(|slice| slice.spec.devices.len()).sum();
+        prop_assert_eq!(published, offered);
         let count = i64::try_from(slices.len()).unwrap();
         prop_assert!(slices.iter().all(|slice| slice.spec.pool.resource_slice_count == count));
         let existing: Vec<Existing> = slices.iter().map(|slice| stored(slice, "1")).collect();
