@@ -41,8 +41,8 @@ fn documents(text: &str) -> Vec<Value> {
     read.into_iter().filter(|document| !document.is_null()).collect()
 }
 
-fn rendered() -> String {
-    fs::read_to_string(folder().join("manifests/cgpu.yaml")).expect("the manifests")
+fn rendered(name: &str) -> String {
+    fs::read_to_string(folder().join("manifests").join(name)).expect("the manifests")
 }
 
 /// Returns the FNV-1a hash of all files of the chart, in the order of their names.
@@ -80,6 +80,22 @@ fn helm() -> Option<PathBuf> {
 /// Settings of the manifests: what every cluster applies has no private keys.
 const FOR_ALL: [&str; 1] = ["extender.tls.generate=false"];
 
+/// The manifests, and the settings of the chart that render each.
+const MANIFESTS: [(&str, &[&str]); 2] = [
+    ("cgpu.yaml", &FOR_ALL),
+    (
+        "cgpu-dra.yaml",
+        &[
+            "dra.enabled=true",
+            "dra.claimLimits.enabled=true",
+            "plugin.enabled=false",
+            "extender.enabled=false",
+            "scheduler.enabled=false",
+            "node.defaultRuntime=false",
+        ],
+    ),
+];
+
 /// Renders the chart for a cluster of this version with these settings.
 fn render(helm: &Path, version: &str, settings: &[&str]) -> String {
     let mut command = Command::new(helm);
@@ -96,27 +112,32 @@ fn manifests_equal_the_rendered_chart() {
          # BLESS=1 cargo test -p cgpu-kubernetes-tests --test manifests renders it again.\n",
         sum_of_chart()
     );
-    let path = folder().join("manifests/cgpu.yaml");
     let helm = helm();
-    if let (Some(helm), true) = (&helm, std::env::var_os("BLESS").is_some()) {
-        fs::write(&path, head.clone() + &render(helm, "1.36.0", &FOR_ALL)).expect("the manifests");
+    for (name, settings) in MANIFESTS {
+        let path = folder().join("manifests").join(name);
+        if let (Some(helm), true) = (&helm, std::env::var_os("BLESS").is_some()) {
+            let text = head.clone() + &render(helm, "1.36.0", settings);
+            fs::write(&path, text).expect("the manifests");
+        }
+        let text = rendered(name);
+        assert!(
+            text.starts_with(&head),
+            "kubernetes/manifests/{name} is behind the chart: BLESS=1, with helm, renders it"
+        );
+        if let Some(helm) = &helm {
+            assert!(
+                text == head.clone() + &render(helm, "1.36.0", settings),
+                "kubernetes/manifests/{name} is not what helm renders"
+            );
+        }
     }
-    let text = rendered();
-    assert!(
-        text.starts_with(&head),
-        "kubernetes/manifests/cgpu.yaml is behind the chart: BLESS=1, with helm, renders it"
-    );
-    let Some(helm) = helm else {
-        return skip(
+    if helm.is_none() {
+        skip(
             "manifests_equal_the_rendered_chart",
             "helm",
             "no helm: only the chart's sum was compared",
         );
-    };
-    assert!(
-        text == head + &render(&helm, "1.36.0", &FOR_ALL),
-        "kubernetes/manifests/cgpu.yaml is not what helm renders"
-    );
+    }
 }
 
 /// Returns the containers of all pods in these objects, with the names of their objects.
@@ -267,8 +288,10 @@ fn check(objects: &[Value], hami: bool) {
 
 #[test]
 fn manifests_use_only_known_names() {
-    let objects = documents(&rendered());
-    check(&objects, false);
+    for (name, _) in MANIFESTS {
+        check(&documents(&rendered(name)), false);
+    }
+    let objects = documents(&rendered("cgpu.yaml"));
     let class = find(&objects, "RuntimeClass", "cgpu");
     assert_eq!(class["handler"], "cgpu");
     for name in ["cgpu-node", "cgpu-device-plugin"] {
@@ -421,6 +444,49 @@ fn driver_and_device_plugin_run_on_different_nodes() {
     command.args(["template", "cgpu"]).arg(folder().join("chart"));
     command.args(["--kube-version", "1.33.0", "--set", "dra.enabled=true"]);
     assert_ne!(Child::start(command).finish().code(), Some(0));
+}
+
+/// Bounds of claims are those of the settings, and of a namespace's labels before them.
+#[test]
+fn claim_limits_of_the_settings_are_in_the_policy() {
+    let Some(helm) = helm() else {
+        return skip("claim_limits_of_the_settings_are_in_the_policy", "helm", "no helm");
+    };
+    let [driver, enabled, memory, weight] = [
+        "dra.enabled=true",
+        "dra.claimLimits.enabled=true",
+        "dra.claimLimits.memory=8Gi",
+        "dra.claimLimits.weight=2",
+    ];
+    let objects = documents(&render(&helm, "1.36.0", &[driver, enabled, memory, weight]));
+    let policy = find(&objects, "ValidatingAdmissionPolicy", "cgpu-claims");
+    let variables = policy["spec"]["variables"].as_array().expect("variables");
+    let bounds = variables.iter().find(|it| it["name"] == "bounds").expect("bounds");
+    let bounds = bounds["expression"].as_str().expect("an expression");
+    for (name, bound) in [("memory", "8Gi"), ("weight", "2"), ("cores", "")] {
+        let label = format!("\"cgpu.dev/max-{name}\"");
+        let entry = format!(
+            "\"{name}\": {label} in variables.labels ? variables.labels[{label}] : \"{bound}\""
+        );
+        assert!(bounds.contains(&entry), "{bounds}");
+    }
+    for (settings, words) in [
+        (&[driver, memory][..], "dra.claimLimits.enabled is false"),
+        (&[enabled, memory], "needs dra.enabled"),
+    ] {
+        let refusal = refusal_of(&helm, settings);
+        assert!(refusal.contains(words), "{settings:?}: {refusal}");
+    }
+}
+
+/// Returns why the chart does not accept these settings.
+fn refusal_of(helm: &Path, settings: &[&str]) -> String {
+    let mut command = Command::new(helm);
+    command.args(["template", "cgpu"]).arg(folder().join("chart"));
+    command.args(settings.iter().flat_map(|setting| ["--set", setting]));
+    let outcome = Child::start(command).finish();
+    assert_ne!(outcome.code(), Some(0), "{settings:?}");
+    outcome.stderr
 }
 
 #[test]

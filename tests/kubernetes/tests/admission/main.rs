@@ -1,6 +1,7 @@
 //! The admission policies of the manifests, against one table of requests: by an interpreter of
 //! CEL, and by a real API server where the environment names one.
 
+mod claims;
 mod interpreter;
 mod real;
 mod requests;
@@ -15,10 +16,19 @@ use serde_json::Value;
 use crate::interpreter::Policy;
 use crate::requests::requests;
 
+/// Returns the objects of both manifests: those of the second repeat some of the first.
 fn manifests() -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kubernetes/manifests/cgpu.yaml");
-    let text = fs::read_to_string(path).expect("the manifests");
-    serde_saphyr::from_multiple::<Value>(&text).expect("YAML")
+    let mut objects: Vec<Value> = Vec::new();
+    for name in ["cgpu.yaml", "cgpu-dra.yaml"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kubernetes/manifests");
+        let text = fs::read_to_string(folder.join(name)).expect("the manifests");
+        for object in serde_saphyr::from_multiple::<Value>(&text).expect("YAML") {
+            if !objects.contains(&object) {
+                objects.push(object);
+            }
+        }
+    }
+    objects
 }
 
 /// Returns the policies and their bindings.
@@ -29,21 +39,23 @@ fn policy_objects() -> Vec<Value> {
     manifests().into_iter().filter(is_policy).collect()
 }
 
+fn policies() -> Vec<Policy> {
+    let objects = policy_objects();
+    let is_policy = |object: &&Value| object["kind"] == "ValidatingAdmissionPolicy";
+    objects.iter().filter(is_policy).map(Policy::of).collect()
+}
+
 #[test]
 fn policies_allow_and_refuse_the_requests_of_the_table() {
-    let policies: Vec<Policy> = policy_objects()
-        .iter()
-        .filter(|object| object["kind"] == "ValidatingAdmissionPolicy")
-        .map(Policy::of)
-        .collect();
-    assert_eq!(policies.len(), 3);
+    let policies = policies();
+    assert_eq!(policies.len(), 5);
     let requests = requests();
     let refusals: BTreeSet<String> = requests
         .iter()
         .filter_map(|request| {
             let refusal = policies.iter().find_map(|policy| policy.refusal(request));
             assert_eq!(refusal.is_some(), request.refused, "{request:#?}: {refusal:?}");
-            refusal
+            refusal.map(|refusal| refusal.rule)
         })
         .collect();
     // Each validation refuses a request of the table.

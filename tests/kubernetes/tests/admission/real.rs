@@ -1,5 +1,6 @@
 //! A real etcd and API server, without nodes and controllers, behind `kubectl proxy`.
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,8 +11,9 @@ use cgpu_kubernetes_tests::wait::{until, until_holds};
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 
-use crate::policy_objects;
-use crate::requests::{Operation, Request, User, objects, requests};
+use crate::interpreter::Policy;
+use crate::requests::{NAMESPACES, Operation, Request, User, objects, requests};
+use crate::{policies, policy_objects};
 
 const ADMINISTRATOR: User = User { name: "admin", node: None };
 
@@ -102,10 +104,18 @@ impl ApiServer {
     /// Sends a request of the table, which changes nothing.
     fn attempt(&self, request: &Request) -> Reply {
         let (resource, part) = request.resource.split_once('/').unwrap_or((request.resource, ""));
-        let all = if resource == "nodes" {
-            "/api/v1/nodes".to_owned()
-        } else {
-            format!("/api/v1/namespaces/default/{resource}")
+        let namespace = match &request.operation {
+            Operation::Create(object) => object["metadata"]["namespace"].as_str(),
+            Operation::Update(..) => None,
+        };
+        let namespace = namespace.unwrap_or("default");
+        let all = match resource {
+            "nodes" => "/api/v1/nodes".to_owned(),
+            "resourceslices" => format!("/apis/resource.k8s.io/v1/{resource}"),
+            "resourceclaims" | "resourceclaimtemplates" => {
+                format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/{resource}")
+            }
+            _ => format!("/api/v1/namespaces/{namespace}/{resource}"),
         };
         let part = if part.is_empty() { String::new() } else { format!("/{part}") };
         let (method, path, body) = match &request.operation {
@@ -136,6 +146,12 @@ fn real_api_server_allows_and_refuses_the_requests_of_the_table() {
     until_holds("the namespace is there", || {
         server.send(ADMINISTRATOR, "GET", "/api/v1/namespaces/default", &json!({})).status == 200
     });
+    for (name, labels) in NAMESPACES {
+        let labels: BTreeMap<&str, &str> = labels.iter().copied().collect();
+        let object = json!({"apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": name, "labels": labels}});
+        create("/api/v1/namespaces", &object);
+    }
     for object in objects() {
         let kind = if object["kind"] == "Node" { "nodes" } else { "namespaces/default/pods" };
         create(&format!("/api/v1/{kind}"), &object);
@@ -145,7 +161,7 @@ fn real_api_server_allows_and_refuses_the_requests_of_the_table() {
         let kind = kind.replace("policy", "policies").replace("policiesbinding", "policybindings");
         create(&format!("/apis/admissionregistration.k8s.io/v1/{kind}"), &object);
     }
-    let requests = requests();
+    let (requests, policies) = (requests(), policies());
     // The policies count as soon as the API server has read its own objects.
     until("the policies count", || {
         let wrong = requests
@@ -156,11 +172,14 @@ fn real_api_server_allows_and_refuses_the_requests_of_the_table() {
     });
     for request in &requests {
         let reply = server.attempt(request);
-        let by_policy = reply.text.contains("ValidatingAdmissionPolicy 'cgpu-");
-        assert!(
-            if request.refused { reply.status == 422 && by_policy } else { reply.status < 300 },
-            "{request:#?}: {reply:?}"
-        );
+        if !request.refused {
+            assert!(reply.status < 300, "{request:#?}: {reply:?}");
+            continue;
+        }
+        let refusal = policies.iter().find_map(|policy: &Policy| policy.refusal(request));
+        let message = refusal.expect("a refusal").message;
+        let status = reply.json()["message"].as_str().expect("a message").to_owned();
+        assert!(reply.status == 422 && status.contains(&message), "{request:#?}: {status}");
     }
     let types = server.send(
         ADMINISTRATOR,

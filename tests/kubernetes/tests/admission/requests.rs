@@ -3,6 +3,8 @@
 use cgpu_kubernetes_core::names::annotation;
 use serde_json::{Value, json};
 
+use crate::claims;
+
 /// A user, and the node in its token.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct User {
@@ -10,7 +12,7 @@ pub(crate) struct User {
     pub(crate) node: Option<&'static str>,
 }
 
-const fn user(name: &'static str) -> User {
+pub(crate) const fn user(name: &'static str) -> User {
     User { name, node: None }
 }
 
@@ -18,15 +20,30 @@ const fn plugin(node: Option<&'static str>) -> User {
     User { name: "system:serviceaccount:kube-system:cgpu-device-plugin", node }
 }
 
-const AUTHOR: User = user("jane");
-const ADMINISTRATOR: User = user("kubernetes-admin");
+pub(crate) const AUTHOR: User = user("jane");
+pub(crate) const ADMINISTRATOR: User = user("kubernetes-admin");
 const SCHEDULER: User = user("system:kube-scheduler");
 const OTHER_SCHEDULER: User = user("system:serviceaccount:kube-system:cgpu-scheduler");
-const KUBELET: User = user("system:node:n1");
+pub(crate) const KUBELET: User = user("system:node:n1");
 const EXTENDER: User = user("system:serviceaccount:kube-system:cgpu-scheduler-extender");
 /// The extender's name in a namespace of its author's.
 const IMPOSTOR: User = user("system:serviceaccount:jane:cgpu-scheduler-extender");
 const PLUGIN: User = plugin(Some("n1"));
+
+/// Namespaces, with their labels. One more has none: `default`.
+pub(crate) const NAMESPACES: [(&str, &[(&str, &str)]); 3] = [
+    (
+        "bounded",
+        &[
+            ("cgpu.dev/max-memory", "8Gi"),
+            ("cgpu.dev/max-weight", "2"),
+            ("cgpu.dev/max-cores", "30"),
+            ("resource.kubernetes.io/admin-access", "true"),
+        ],
+    ),
+    ("light", &[("cgpu.dev/max-memory", ""), ("cgpu.dev/max-weight", "1")]),
+    ("mistaken", &[("cgpu.dev/max-memory", "8GB")]),
+];
 
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
@@ -213,5 +230,6 @@ pub(crate) fn requests() -> Vec<Request> {
     add(refuse, KUBELET, "nodes", Create(fresh.clone()));
     fresh["metadata"]["annotations"] = json!({"mine": "1"});
     add(allow, KUBELET, "nodes", Create(fresh));
+    all.extend(claims::requests());
     all
 }
