@@ -1,9 +1,9 @@
 //! The chart, its rendering, and the examples: they agree with each other, with the core and with
 //! the programs.
 //!
-//! `kubernetes/manifests/cgpu.yaml` is the rendered chart. It contains the sum of the chart's
-//! files, which is always checked; the rest is checked where there is a helm (CGPU_HELM, or on the
-//! PATH). `BLESS=1 cargo test -p cgpu-kubernetes-tests --test manifests` renders it again.
+//! `kubernetes/manifests` has the rendered chart. Each file contains the sum of the chart's files,
+//! which is always checked; the rest is checked where there is a helm (CGPU_HELM, or on the PATH).
+//! `BLESS=1 cargo test -p cgpu-kubernetes-tests --test manifests` renders them again.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -41,8 +41,8 @@ fn documents(text: &str) -> Vec<Value> {
     read.into_iter().filter(|document| !document.is_null()).collect()
 }
 
-fn rendered(name: &str) -> String {
-    fs::read_to_string(folder().join("manifests").join(name)).expect("the manifests")
+fn rendered(file: &str) -> String {
+    fs::read_to_string(folder().join(file)).expect("the manifests")
 }
 
 /// Returns the FNV-1a hash of all files of the chart, in the order of their names.
@@ -80,12 +80,24 @@ fn helm() -> Option<PathBuf> {
 /// Settings of the manifests: what every cluster applies has no private keys.
 const FOR_ALL: [&str; 1] = ["extender.tls.generate=false"];
 
-/// The manifests, and the settings of the chart that render each.
-const MANIFESTS: [(&str, &[&str]); 2] = [
-    ("cgpu.yaml", &FOR_ALL),
-    (
-        "cgpu-dra.yaml",
-        &[
+/// A rendering of the chart that is kept.
+struct Rendering {
+    /// Below the folder `kubernetes`.
+    file: &'static str,
+    /// The parts of the chart: more arguments of helm.
+    part: &'static [&'static str],
+    settings: &'static [&'static str],
+}
+
+/// All but what `helm test` runs.
+const INSTALLED: &[&str] = &["--skip-tests"];
+
+const RENDERINGS: [Rendering; 3] = [
+    Rendering { file: "manifests/cgpu.yaml", part: INSTALLED, settings: &FOR_ALL },
+    Rendering {
+        file: "manifests/cgpu-dra.yaml",
+        part: INSTALLED,
+        settings: &[
             "dra.enabled=true",
             "dra.claimLimits.enabled=true",
             "plugin.enabled=false",
@@ -93,13 +105,22 @@ const MANIFESTS: [(&str, &[&str]); 2] = [
             "scheduler.enabled=false",
             "node.defaultRuntime=false",
         ],
-    ),
+    },
+    Rendering {
+        file: "../tests/kubernetes/tests/golden/helm-test.yaml",
+        part: &["--show-only", "templates/tests/claim.yaml"],
+        settings: &["dra.enabled=true"],
+    },
 ];
 
 /// Renders the chart for a cluster of this version with these settings.
 fn render(helm: &Path, version: &str, settings: &[&str]) -> String {
+    render_part(helm, version, INSTALLED, settings)
+}
+
+fn render_part(helm: &Path, version: &str, part: &[&str], settings: &[&str]) -> String {
     let mut command = Command::new(helm);
-    command.args(["template", "cgpu"]).arg(folder().join("chart"));
+    command.arg("template").args(part).arg("cgpu").arg(folder().join("chart"));
     command.args(["--namespace", "kube-system", "--kube-version", version]);
     command.args(settings.iter().flat_map(|setting| ["--set", setting]));
     Child::start(command).finish().exits(0).stdout
@@ -113,23 +134,18 @@ fn manifests_equal_the_rendered_chart() {
         sum_of_chart()
     );
     let helm = helm();
-    for (name, settings) in MANIFESTS {
-        let path = folder().join("manifests").join(name);
-        if let (Some(helm), true) = (&helm, std::env::var_os("BLESS").is_some()) {
-            let text = head.clone() + &render(helm, "1.36.0", settings);
-            fs::write(&path, text).expect("the manifests");
+    for Rendering { file, part, settings } in RENDERINGS {
+        let now =
+            helm.as_ref().map(|helm| head.clone() + &render_part(helm, "1.36.0", part, settings));
+        if let (Some(now), true) = (&now, std::env::var_os("BLESS").is_some()) {
+            fs::write(folder().join(file), now).expect("the manifests");
         }
-        let text = rendered(name);
+        let text = rendered(file);
         assert!(
             text.starts_with(&head),
-            "kubernetes/manifests/{name} is behind the chart: BLESS=1, with helm, renders it"
+            "{file} is behind the chart: BLESS=1, with helm, renders it"
         );
-        if let Some(helm) = &helm {
-            assert!(
-                text == head.clone() + &render(helm, "1.36.0", settings),
-                "kubernetes/manifests/{name} is not what helm renders"
-            );
-        }
+        assert!(now.is_none_or(|now| now == text), "{file} is not what helm renders");
     }
     if helm.is_none() {
         skip(
@@ -288,10 +304,10 @@ fn check(objects: &[Value], hami: bool) {
 
 #[test]
 fn manifests_use_only_known_names() {
-    for (name, _) in MANIFESTS {
-        check(&documents(&rendered(name)), false);
+    for Rendering { file, .. } in RENDERINGS {
+        check(&documents(&rendered(file)), false);
     }
-    let objects = documents(&rendered("cgpu.yaml"));
+    let objects = documents(&rendered("manifests/cgpu.yaml"));
     let class = find(&objects, "RuntimeClass", "cgpu");
     assert_eq!(class["handler"], "cgpu");
     for name in ["cgpu-node", "cgpu-device-plugin"] {
@@ -444,6 +460,25 @@ fn driver_and_device_plugin_run_on_different_nodes() {
     command.args(["template", "cgpu"]).arg(folder().join("chart"));
     command.args(["--kube-version", "1.33.0", "--set", "dra.enabled=true"]);
     assert_ne!(Child::start(command).finish().code(), Some(0));
+}
+
+/// helm makes the objects of a test when it is wanted, the template before the pod that uses it.
+#[test]
+fn objects_of_helm_test_are_hooks() {
+    let objects = documents(&rendered(RENDERINGS[2].file));
+    let weight = |kind: &str| {
+        let annotations = &find(&objects, kind, "cgpu-test")["metadata"]["annotations"];
+        assert_eq!(annotations["helm.sh/hook"], "test", "{kind}");
+        assert_eq!(annotations["helm.sh/hook-delete-policy"], "before-hook-creation", "{kind}");
+        annotations["helm.sh/hook-weight"].as_str().map_or(0, |it| it.parse().expect("a weight"))
+    };
+    assert!(weight("ResourceClaimTemplate") < weight("Pod"));
+    let pod = &find(&objects, "Pod", "cgpu-test")["spec"];
+    let image = &pod["containers"][0]["image"];
+    let driver = documents(&rendered("manifests/cgpu-dra.yaml"));
+    let driver = &find(&driver, "DaemonSet", "cgpu-dra-driver")["spec"]["template"]["spec"];
+    assert_eq!(image, &driver["containers"][0]["image"]);
+    assert_eq!(pod["resourceClaims"][0]["resourceClaimTemplateName"], "cgpu-test");
 }
 
 /// Bounds of claims are those of the settings, and of a namespace's labels before them.

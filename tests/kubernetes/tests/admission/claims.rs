@@ -113,6 +113,13 @@ pub(crate) fn requests() -> Vec<Request> {
     administration["exactly"].as_object_mut().expect("an object").remove("capacity");
     claims(allow, "bounded", &[administration]);
 
+    // What `helm test` makes.
+    for object in crate::objects_of("tests/kubernetes/tests/golden/helm-test.yaml") {
+        let kind = object["kind"].as_str().expect("a kind").to_lowercase() + "s";
+        let resource = ["pods", "resourceclaimtemplates"].into_iter().find(|it| *it == kind);
+        add(allow, ADMINISTRATOR, resource.expect("a kind of it"), object);
+    }
+
     // A driver offers the GPUs of its own node.
     let own = "gpu.cgpu.dev";
     for (refused, user, object) in [

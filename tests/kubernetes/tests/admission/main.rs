@@ -16,16 +16,19 @@ use serde_json::Value;
 use crate::interpreter::Policy;
 use crate::requests::requests;
 
-/// Returns the objects of both manifests: those of the second repeat some of the first.
+/// Returns the objects of a file of the repository.
+fn objects_of(file: &str) -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
+    let text = fs::read_to_string(path).expect("the manifests");
+    serde_saphyr::from_multiple::<Value>(&text).expect("YAML")
+}
+
+/// Returns the objects of both manifests, which share some.
 fn manifests() -> Vec<Value> {
-    let mut objects: Vec<Value> = Vec::new();
-    for name in ["cgpu.yaml", "cgpu-dra.yaml"] {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kubernetes/manifests");
-        let text = fs::read_to_string(folder.join(name)).expect("the manifests");
-        for object in serde_saphyr::from_multiple::<Value>(&text).expect("YAML") {
-            if !objects.contains(&object) {
-                objects.push(object);
-            }
+    let mut objects = objects_of("kubernetes/manifests/cgpu.yaml");
+    for object in objects_of("kubernetes/manifests/cgpu-dra.yaml") {
+        if !objects.contains(&object) {
+            objects.push(object);
         }
     }
     objects

@@ -1,6 +1,7 @@
 //! The real DRA driver on simulated GPUs, with a fake kubelet, and a fake API server or a real
 //! control plane.
 
+mod container;
 mod real;
 
 use std::collections::BTreeSet;
