@@ -54,6 +54,11 @@ use crate::publisher::Published;
 use crate::registration::Registrar;
 use crate::service::Service;
 
+/// Name of the socket where the kubelet registers the driver. The kubelet sends the socket's
+/// escaped path as the authority of its requests. The HTTP library refuses an authority with `%`,
+/// except in the part before `@`.
+const REGISTRATION_SOCKET: &str = "gpu.cgpu.dev@reg.sock";
+
 /// Interval at which a second instance tries to take the lock.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -124,7 +129,7 @@ async fn serve(options: &Options) -> Result<()> {
     let driver = tokio::spawn(driver);
     // The kubelet calls the driver as soon as it has found this socket.
     std::fs::create_dir_all(&options.registry_dir)?;
-    let path = options.registry_dir.join(format!("{DRIVER}-reg.sock"));
+    let path = options.registry_dir.join(REGISTRATION_SOCKET);
     let (_registration_socket, listener) = Socket::listen(path)?;
     let registrar = RegistrationServer::new(Registrar { endpoint: driver_socket.0.clone() });
     let registration = Server::builder().add_service(registrar);

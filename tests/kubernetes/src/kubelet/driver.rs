@@ -2,6 +2,7 @@
 //! has claims prepared and unprepared.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -53,13 +54,19 @@ impl DriverKubelet {
     /// Registers a driver; none: it has no socket, or does not answer.
     #[must_use]
     pub fn register(&self, driver: &str) -> Option<PluginInfo> {
-        let socket = self.registry.join(format!("{driver}-reg.sock"));
+        let sockets = fs::read_dir(&self.registry).ok()?.flatten().map(|entry| entry.path());
         self.runtime.block_on(async {
-            let mut client = RegistrationClient::new(connect(&socket).await.ok()?);
-            let info = client.get_info(InfoRequest {}).await.ok()?.into_inner();
-            let status = RegistrationStatus { plugin_registered: true, error: String::new() };
-            client.notify_registration_status(status).await.ok()?;
-            Some(info)
+            for socket in sockets {
+                let mut client = RegistrationClient::new(connect_to_plugin(&socket).await.ok()?);
+                let info = client.get_info(InfoRequest {}).await.ok()?.into_inner();
+                if info.name == driver {
+                    let status =
+                        RegistrationStatus { plugin_registered: true, error: String::new() };
+                    client.notify_registration_status(status).await.ok()?;
+                    return Some(info);
+                }
+            }
+            None
         })
     }
 
@@ -130,10 +137,30 @@ impl DriverKubelet {
     }
 }
 
+/// Connects to a socket in the folder of plugins. The real kubelet sends the escaped path as the
+/// authority of its requests, unlike to the driver's own socket. A path that the HTTP library
+/// refuses there is one that the driver's server would refuse, too.
+async fn connect_to_plugin(socket: &Path) -> Result<Channel, Status> {
+    let authority = socket.display().to_string().replace('/', "%2F");
+    let origin = format!("http://{authority}").parse();
+    let origin = origin.unwrap_or_else(|error| panic!("the authority {authority}: {error}"));
+    connect_by(endpoint(socket)?.origin(origin)).await
+}
+
 async fn connect(socket: &Path) -> Result<Channel, Status> {
-    let unreachable = |error: tonic::transport::Error| Status::unavailable(error.to_string());
-    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()));
-    endpoint.map_err(unreachable)?.timeout(CALL_TIMEOUT).connect().await.map_err(unreachable)
+    connect_by(endpoint(socket)?).await
+}
+
+fn endpoint(socket: &Path) -> Result<Endpoint, Status> {
+    Endpoint::from_shared(format!("unix://{}", socket.display())).map_err(unreachable)
+}
+
+async fn connect_by(endpoint: Endpoint) -> Result<Channel, Status> {
+    endpoint.timeout(CALL_TIMEOUT).connect().await.map_err(unreachable)
+}
+
+fn unreachable(error: tonic::transport::Error) -> Status {
+    Status::unavailable(error.to_string())
 }
 
 fn named(claim: &Value) -> Claim {

@@ -147,7 +147,7 @@ fn driver_registers_and_publishes_its_gpus() {
     // A clean end removes the sockets.
     driver.signal(15);
     assert_eq!(driver.end().code(), Some(0));
-    assert!(!fixture.path("registry/gpu.cgpu.dev-reg.sock").exists());
+    assert!(!fixture.path("registry/gpu.cgpu.dev@reg.sock").exists());
     assert!(!fixture.path("plugins/gpu.cgpu.dev/dra.sock").exists());
 }
 
