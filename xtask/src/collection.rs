@@ -108,6 +108,12 @@ pub(crate) const ITEMS: &[Item] = &[
         name: "cgpu-device-plugin",
     },
     Item {
+        package: "cgpu-dra-controller",
+        folder: "kubernetes/dra/controller",
+        target: "cgpu-dra-controller",
+        name: "cgpu-dra-controller",
+    },
+    Item {
         package: "cgpu-dra-driver",
         folder: "kubernetes/dra/driver",
         target: "cgpu-dra-driver",

@@ -40,6 +40,7 @@ const BUILT: &[&str] = &[
     "cgpu-runtime",
     "cgpu-scheduler-extender",
     "cgpu-device-plugin",
+    "cgpu-dra-controller",
     "cgpu-dra-driver",
     "kubectl-inspect-gpushare",
     "sim/libcuda.so.1",

@@ -30,6 +30,7 @@ const TOOLS: &[&str] = &["cgpu", "cgpu-monitor", "sim/libcuda.so.1", "sim/libnvi
 const CLUSTER_PROGRAMS: &[&str] = &[
     "cgpu-scheduler-extender",
     "cgpu-device-plugin",
+    "cgpu-dra-controller",
     "cgpu-dra-driver",
     "kubectl-inspect-gpushare",
 ];

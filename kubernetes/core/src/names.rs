@@ -102,11 +102,14 @@ pub mod annotation {
     /// start.
     pub const SLICES: &str = "cgpu.dev/slices";
 
+    /// What a translated pod requested, as `{"container":{"resource":"amount"}}`.
+    pub const REQUEST: &str = "cgpu.dev/request";
+
     /// On nodes: their GPUs, written by the device plugin.
     pub const GPUS: &str = "cgpu.dev/gpus";
 }
 
-/// Labels of nodes.
+/// Labels of nodes and pods.
 pub mod label {
     /// `true` where the device plugin runs; `false` excludes the node.
     pub const SHARED: &str = "gpushare";
@@ -116,6 +119,8 @@ pub mod label {
     pub const PLACEMENT: &str = "ack.node.gpu.placement";
     /// `true`: share without limits.
     pub const NO_ISOLATION: &str = "cgpu.disable.isolation";
+    /// `true` on pods: a policy replaced old resource names by claims.
+    pub const TRANSLATED: &str = "cgpu.dev/translated";
 }
 
 /// Variables of containers.

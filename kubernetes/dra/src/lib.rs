@@ -20,12 +20,14 @@ pub mod cdi;
 pub mod claim;
 pub mod config;
 pub mod device;
+pub mod dialect;
 pub mod ledger;
 pub mod prepared;
 pub mod record;
 pub mod slices;
 pub mod status;
 pub mod store;
+pub mod templates;
 pub mod version;
 
 #[cfg(test)]

@@ -19,7 +19,8 @@ use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::resource_request::ResourceRequest;
 use cgpu_kubernetes_core::unit::Unit;
 use k8s_openapi::api::admissionregistration::v1::{
-    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, ValidatingAdmissionPolicy,
+    ValidatingAdmissionPolicyBinding,
 };
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod as CorePod, Secret, Service, ServiceAccount};
@@ -100,6 +101,7 @@ const RENDERINGS: [Rendering; 3] = [
         settings: &[
             "dra.enabled=true",
             "dra.claimLimits.enabled=true",
+            "dra.dialects.enabled=true",
             "plugin.enabled=false",
             "extender.enabled=false",
             "scheduler.enabled=false",
@@ -259,6 +261,8 @@ fn check_fields(object: &Value) {
         "DaemonSet" => known::<DaemonSet>(object),
         "Deployment" => known::<Deployment>(object),
         "DeviceClass" => known::<DeviceClass>(object),
+        "MutatingAdmissionPolicy" => known::<MutatingAdmissionPolicy>(object),
+        "MutatingAdmissionPolicyBinding" => known::<MutatingAdmissionPolicyBinding>(object),
         "NetworkPolicy" => known::<NetworkPolicy>(object),
         "Pod" => known::<CorePod>(object),
         "PodDisruptionBudget" => known::<PodDisruptionBudget>(object),
@@ -512,6 +516,51 @@ fn claim_limits_of_the_settings_are_in_the_policy() {
         let refusal = refusal_of(&helm, settings);
         assert!(refusal.contains(words), "{settings:?}: {refusal}");
     }
+}
+
+/// The policies translate by the settings that the other engine has.
+#[test]
+fn dialects_of_the_settings_are_in_the_policies() {
+    let Some(helm) = helm() else {
+        return skip("dialects_of_the_settings_are_in_the_policies", "helm", "no helm");
+    };
+    let [driver, dialects] = ["dra.enabled=true", "dra.dialects.enabled=true"];
+    for unit in Unit::ALL {
+        for hami in [false, true] {
+            let [size, names] = [format!("memoryUnit={unit}"), format!("hami={hami}")];
+            let objects = documents(&render(&helm, "1.36.0", &[driver, dialects, &size, &names]));
+            check(&objects, hami);
+            let policies: Vec<&Value> = ["MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"]
+                .map(|kind| find(&objects, kind, "cgpu-dialects"))
+                .into();
+            let variable = |policy: &Value, name: &str| {
+                let variables = policy["spec"]["variables"].as_array().expect("variables");
+                let found = variables.iter().find(|it| it["name"] == name).expect("a variable");
+                found["expression"].as_str().expect("an expression").to_owned()
+            };
+            assert_eq!(variable(policies[0], "unit"), unit.mib().to_string());
+            for policy in policies {
+                assert_eq!(variable(policy, "hami"), hami.to_string());
+                // All names that are read are replaced.
+                for resource in RESOURCES {
+                    let name = format!("\"{}\"", resource.name);
+                    assert!(variable(policy, "names").contains(&name), "{name}");
+                }
+            }
+            for kind in ["MutatingAdmissionPolicyBinding", "ValidatingAdmissionPolicyBinding"] {
+                assert_eq!(
+                    find(&objects, kind, "cgpu-dialects")["spec"]["matchResources"],
+                    json!({"namespaceSelector": {"matchLabels": {"cgpu.dev/engine": "dra"}}})
+                );
+            }
+        }
+    }
+    assert!(refusal_of(&helm, &[dialects]).contains("needs dra.enabled"));
+    let mut command = Command::new(&helm);
+    command.args(["template", "cgpu"]).arg(folder().join("chart"));
+    command.args(["--kube-version", "1.35.0", "--set", driver, "--set", dialects]);
+    let outcome = Child::start(command).finish();
+    assert!(outcome.stderr.contains("Kubernetes 1.36"), "{outcome:?}");
 }
 
 /// Returns why the chart does not accept these settings.

@@ -119,6 +119,14 @@ pub(crate) fn requests() -> Vec<Request> {
         let resource = ["pods", "resourceclaimtemplates"].into_iter().find(|it| *it == kind);
         add(allow, ADMINISTRATOR, resource.expect("a kind of it"), object);
     }
+    // The controller makes templates of its own.
+    let controller = user("system:serviceaccount:kube-system:cgpu-dra-controller");
+    let mut own = template("default", &light(json!({"memory": "1Gi"})));
+    add(refuse, controller, "resourceclaimtemplates", own.clone());
+    own["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "helm"});
+    add(refuse, controller, "resourceclaimtemplates", own.clone());
+    own["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "cgpu-dra-controller"});
+    add(allow, controller, "resourceclaimtemplates", own);
 
     // A driver offers the GPUs of its own node.
     let own = "gpu.cgpu.dev";

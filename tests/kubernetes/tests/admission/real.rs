@@ -6,11 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cgpu_e2e::{Child, skip};
+use cgpu_kubernetes_core::names::{annotation, label};
+use cgpu_kubernetes_core::unit::Unit;
 use cgpu_kubernetes_tests::http::{Connection, Reply};
 use cgpu_kubernetes_tests::wait::{until, until_holds};
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 
+use crate::dialects::{Policies, claims, dialect_objects, refused, translated};
 use crate::interpreter::Policy;
 use crate::requests::{NAMESPACES, Operation, Request, User, objects, requests};
 use crate::{policies, policy_objects};
@@ -101,6 +104,18 @@ impl ApiServer {
         connection.request_with(method, path, &headers, &body.to_string()).expect("a reply")
     }
 
+    fn create(&self, path: &str, object: &Value) {
+        let reply = self.send(ADMINISTRATOR, "POST", path, object);
+        assert_eq!(reply.status, 201, "{reply:?}");
+    }
+
+    /// Creates a policy or a binding.
+    fn create_policy(&self, object: &Value) {
+        let kind = object["kind"].as_str().expect("a kind").to_lowercase();
+        let kind = kind.replace("policy", "policies").replace("policiesbinding", "policybindings");
+        self.create(&format!("/apis/admissionregistration.k8s.io/v1/{kind}"), object);
+    }
+
     /// Sends a request of the table, which changes nothing.
     fn attempt(&self, request: &Request) -> Reply {
         let (resource, part) = request.resource.split_once('/').unwrap_or((request.resource, ""));
@@ -130,37 +145,36 @@ impl ApiServer {
     }
 }
 
-#[test]
-fn real_api_server_allows_and_refuses_the_requests_of_the_table() {
-    let test = "real_api_server_allows_and_refuses_the_requests_of_the_table";
+/// Starts an API server in this folder; none: a program is missing.
+fn started(test: &str, folder: &Path) -> Option<ApiServer> {
     let kubectl = program("KUBECTL").unwrap_or_else(|| PathBuf::from("kubectl"));
     let (Some(etcd), Some(api_server)) = (program("ETCD"), program("KUBE_APISERVER")) else {
-        return skip(test, "cluster", "TEST_ASSET_ETCD or TEST_ASSET_KUBE_APISERVER is no program");
+        skip(test, "cluster", "TEST_ASSET_ETCD or TEST_ASSET_KUBE_APISERVER is no program");
+        return None;
     };
-    let folder = tempfile::tempdir().expect("a folder");
-    let server = ApiServer::start(&etcd, &api_server, &kubectl, folder.path());
-    let create = |path: &str, object: &Value| {
-        let reply = server.send(ADMINISTRATOR, "POST", path, object);
-        assert_eq!(reply.status, 201, "{reply:?}");
-    };
+    let server = ApiServer::start(&etcd, &api_server, &kubectl, folder);
     until_holds("the namespace is there", || {
         server.send(ADMINISTRATOR, "GET", "/api/v1/namespaces/default", &json!({})).status == 200
     });
+    Some(server)
+}
+
+#[test]
+fn real_api_server_allows_and_refuses_the_requests_of_the_table() {
+    let test = "real_api_server_allows_and_refuses_the_requests_of_the_table";
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(server) = started(test, folder.path()) else { return };
     for (name, labels) in NAMESPACES {
         let labels: BTreeMap<&str, &str> = labels.iter().copied().collect();
         let object = json!({"apiVersion": "v1", "kind": "Namespace",
             "metadata": {"name": name, "labels": labels}});
-        create("/api/v1/namespaces", &object);
+        server.create("/api/v1/namespaces", &object);
     }
     for object in objects() {
         let kind = if object["kind"] == "Node" { "nodes" } else { "namespaces/default/pods" };
-        create(&format!("/api/v1/{kind}"), &object);
+        server.create(&format!("/api/v1/{kind}"), &object);
     }
-    for object in policy_objects() {
-        let kind = object["kind"].as_str().expect("a kind").to_lowercase();
-        let kind = kind.replace("policy", "policies").replace("policiesbinding", "policybindings");
-        create(&format!("/apis/admissionregistration.k8s.io/v1/{kind}"), &object);
-    }
+    policy_objects().iter().for_each(|object| server.create_policy(object));
     let (requests, policies) = (requests(), policies());
     // The policies count as soon as the API server has read its own objects.
     until("the policies count", || {
@@ -188,4 +202,54 @@ fn real_api_server_allows_and_refuses_the_requests_of_the_table() {
         &json!({}),
     );
     println!("{} requests; {}", requests.len(), types.json()["items"][0]["status"]);
+}
+
+#[test]
+fn real_api_server_translates_old_resources_as_the_interpreter() {
+    let test = "real_api_server_translates_old_resources_as_the_interpreter";
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(server) = started(test, folder.path()) else { return };
+    dialect_objects(Unit::Gib, false).iter().for_each(|object| server.create_policy(object));
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": "claims", "labels": {"cgpu.dev/engine": "dra"}}});
+    server.create("/api/v1/namespaces", &namespace);
+    let create = |namespace: &str, pod: &Value| {
+        let mut pod = pod.clone();
+        pod["metadata"]["namespace"] = json!(namespace);
+        let path = format!("/api/v1/namespaces/{namespace}/pods?dryRun=All");
+        server.send(ADMINISTRATOR, "POST", &path, &pod)
+    };
+    let refused = refused();
+    until("the policies count", || {
+        let is_refused = |pod| create("claims", pod).status == 422;
+        let is_translated = |pod| !claims(&create("claims", pod).json()).0.is_empty();
+        (is_refused(&refused[0]) && is_translated(&translated()[0].0)).then_some(())
+    });
+    let policies = Policies::new(Unit::Gib, false);
+    for (mut pod, ..) in translated() {
+        let expected = policies.admit(&pod).expect("a pod");
+        // The API server adds requests to limits.
+        for container in pod["spec"]["containers"].as_array_mut().expect("containers") {
+            container["resources"].as_object_mut().map(|it| it.remove("requests"));
+        }
+        let reply = create("claims", &pod);
+        assert_eq!(reply.status, 201, "{reply:?}");
+        let admitted = reply.json();
+        assert_eq!(claims(&admitted), claims(&expected), "{admitted:#}");
+        assert!(!admitted["spec"].to_string().contains("aliyun.com"), "{admitted:#}");
+        for of in [["annotations", annotation::REQUEST], ["labels", label::TRANSLATED]] {
+            let [admitted, expected] =
+                [&admitted, &expected].map(|pod| &pod["metadata"][of[0]][of[1]]);
+            assert!(expected.is_string());
+            assert_eq!(admitted, expected);
+        }
+        // Other namespaces have the other engine.
+        let other = create("default", &pod);
+        assert!(other.status == 201 && other.json()["spec"].to_string().contains("aliyun.com"));
+    }
+    for pod in &refused {
+        let reply = create("claims", pod);
+        let by_policy = reply.text.contains("ValidatingAdmissionPolicy 'cgpu-dialects'");
+        assert!(reply.status == 422 && by_policy, "{reply:?}");
+    }
 }
