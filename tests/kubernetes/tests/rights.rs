@@ -1,4 +1,4 @@
-//! The rights in `kubernetes/manifests/cgpu.yaml` against the requests of the real programs: none
+//! The rights in `kubernetes/manifests` against the requests of the real programs: none
 //! is missing, and none is unused.
 
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use cgpu_e2e::{Child, Dist, Fixture};
-use cgpu_kubernetes_tests::api_server::{ApiServer, Key, Request};
+use cgpu_kubernetes_tests::api_server::{ApiServer, Fault, FaultAction, Key, Request};
 use cgpu_kubernetes_tests::extender::Extender;
 use cgpu_kubernetes_tests::kubelet::driver::DriverKubelet;
 use cgpu_kubernetes_tests::objects;
@@ -85,9 +85,12 @@ impl Right {
 }
 
 fn manifests() -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kubernetes/manifests/cgpu.yaml");
-    let text = fs::read_to_string(path).expect("the manifests");
-    serde_saphyr::from_multiple::<Value>(&text).expect("YAML")
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kubernetes/manifests");
+    let objects = ["cgpu.yaml", "cgpu-dra.yaml"].map(|name| {
+        let text = fs::read_to_string(folder.join(name)).expect("the manifests");
+        serde_saphyr::from_multiple::<Value>(&text).expect("YAML")
+    });
+    objects.concat()
 }
 
 fn rights_of_role(role: &Value) -> BTreeSet<Right> {
@@ -279,7 +282,6 @@ fn rights_of_the_plugin_are_those_it_uses() {
     agree("cgpu-device-plugin", &rights_of("cgpu-device-plugin"), needs(&server.journal()));
 }
 
-/// The manifests do not have the driver, so its role is read from the chart.
 #[test]
 fn rights_of_the_driver_are_those_it_uses() {
     let fixture = Fixture::new("T4:15109");
@@ -328,17 +330,39 @@ fn rights_of_the_driver_are_those_it_uses() {
     assert!(answers.values().all(Result::is_ok), "{answers:?}");
     until_holds("it writes the claim's status", || requested("PATCH", "/resourceclaims/c/", ""));
     let _ = driver.kill();
-    let chart = fs::read_to_string(
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kubernetes/chart/templates/dra.yaml"),
-    );
-    let chart = chart.expect("the chart");
-    let rules = chart.split("\nrules:\n").nth(1).and_then(|rest| rest.split("\n---").next());
-    let rules: Value =
-        serde_saphyr::from_str(&format!("rules:\n{}", rules.expect("rules"))).expect("YAML");
-    let mut rights = rights_of_role(&rules);
+    let mut rights = rights_of("cgpu-dra-driver");
     // The API server asks for these itself, when a status is written.
     rights.retain(|right| right.resource != "resourceclaims/driver");
     agree("cgpu-dra-driver", &rights, needs(&server.journal()));
+}
+
+#[test]
+fn rights_of_the_controller_are_those_it_uses() {
+    let fixture = Fixture::new("T4:15109");
+    let server = ApiServer::start();
+    let claims = json!([{"name": "c", "resourceClaimTemplateName": "cgpu-gpus-1"}]);
+    server.put(
+        "pods",
+        json!({"metadata": {"name": "p", "namespace": "test",
+            "labels": {"cgpu.dev/translated": "true"}}, "spec": {"resourceClaims": claims}}),
+    );
+    // The second refusal is counted.
+    let refusal = FaultAction::Refuse(403, "Forbidden");
+    server.fault(Fault::times(2, "POST", "/resourceclaimtemplates", refusal));
+    let mut command = fixture.native(&fixture.dist().file("cgpu-dra-controller"));
+    command.arg("--kubeconfig").arg(server.kubeconfig(&fixture.path("")));
+    command.args(["--retention", "1"]);
+    let controller = Child::start_for(command, fixture.lifetime());
+    let template = Key::new("resourceclaimtemplates", "test", "cgpu-gpus-1");
+    until_holds("the template is made", || server.object(&template).is_some());
+    assert!(server.remove(&Key::pod("test", "p")));
+    until_holds("the template is removed", || server.object(&template).is_none());
+    let requested = |part: &str| {
+        server.journal().iter().any(|it| it.path.ends_with(part) && it.query.contains("watch="))
+    };
+    until_holds("it watches", || requested("/pods") && requested("/resourceclaimtemplates"));
+    let _ = controller.kill();
+    agree("cgpu-dra-controller", &rights_of("cgpu-dra-controller"), needs(&server.journal()));
 }
 
 #[test]
@@ -391,7 +415,8 @@ fn no_account_has_rights_over_foreign_objects() {
         for right in rights_of_role(object) {
             let read = ["get", "list", "watch"].contains(&right.verb.as_str());
             let written = ["pods", "pods/binding", "nodes", "nodes/status", "events", "leases"];
-            assert!(read || written.contains(&right.resource.as_str()), "{right:?}");
+            let claims = right.group == "resource.k8s.io" && right.resource != "resourceclaims";
+            assert!(read || claims || written.contains(&right.resource.as_str()), "{right:?}");
             assert_ne!(right.resource, "secrets");
         }
     }

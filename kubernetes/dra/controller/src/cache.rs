@@ -8,19 +8,34 @@ use tokio::sync::watch;
 
 use crate::objects::{Pod, Template, key};
 
+/// A pod, by what concerns templates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PodTemplates {
+    /// Uid of the pod.
+    pub(crate) uid: String,
+    /// The templates that its claims name.
+    pub(crate) templates: BTreeSet<Key>,
+}
+
 /// Pods and templates; none before their first list.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    /// The templates that each pod names.
-    pods: Option<BTreeMap<Key, BTreeSet<Key>>>,
+    pods: Option<BTreeMap<Key, PodTemplates>>,
     templates: Option<BTreeSet<Key>>,
 }
 
 impl Known {
     /// Returns the templates that pods name, and those that exist; none before both were listed.
     pub(crate) fn templates(&self) -> Option<(BTreeSet<Key>, &BTreeSet<Key>)> {
-        let used = self.pods.as_ref()?.values().flatten().cloned().collect();
+        let pods = self.pods.as_ref()?.values();
+        let used = pods.flat_map(|pod| &pod.templates).cloned().collect();
         Some((used, self.templates.as_ref()?))
+    }
+
+    /// Returns namespace, name and uid of the pods that name a template.
+    pub(crate) fn pods_of(&self, template: &Key) -> Vec<(Key, String)> {
+        let pods = self.pods.iter().flatten().filter(|(_, pod)| pod.templates.contains(template));
+        pods.map(|(key, pod)| (key.clone(), pod.uid.clone())).collect()
     }
 }
 
@@ -47,10 +62,12 @@ impl Cache {
 }
 
 impl EventHandler<Pod> for Cache {
-    type Kept = (Key, BTreeSet<Key>);
+    type Kept = (Key, PodTemplates);
 
     fn condense(&self, pod: Pod) -> Self::Kept {
-        (key(pod.metadata()), pod.templates())
+        let templates =
+            PodTemplates { uid: pod.metadata().uid.clone(), templates: pod.templates() };
+        (key(pod.metadata()), templates)
     }
 
     fn replace(&self, all: List<Self::Kept>) {

@@ -21,9 +21,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use cgpu_kubernetes_client::{Api, Failure, Query, Timing, reflector};
+use cgpu_kubernetes_client::{
+    Api, Backoff, Event, Failure, Query, Regarding, Severity, Timing, reflector,
+};
 use cgpu_kubernetes_core::names::label;
-use cgpu_kubernetes_dra::templates::{Change, UnusedTemplates};
+use cgpu_kubernetes_dra::templates::{Change, Key, UnusedTemplates};
 use cgpu_kubernetes_node::program;
 use clap::Parser;
 use serde_json::json;
@@ -37,8 +39,8 @@ use crate::options::Options;
 const NAME: &str = "cgpu-dra-controller";
 /// Label of the templates that the controller has made.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-/// Delay before a failed write is repeated.
-const RETRY_BACKOFF: Duration = Duration::from_secs(2);
+/// Shortest and longest delay before a failed write is repeated.
+const RETRY_BACKOFF: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(120)];
 /// Longest interval between two looks for templates that were unused for long enough.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -72,18 +74,30 @@ async fn run(options: Options) -> Result<()> {
 async fn reconcile(api: &Api, cache: &Cache, retention: Duration) {
     let (mut unused, start) = (UnusedTemplates::default(), Instant::now());
     let mut known = cache.subscribe();
+    let [shortest, longest] = RETRY_BACKOFF;
+    let mut backoff = Backoff::new(shortest, longest);
     loop {
         let changes = match known.borrow_and_update().templates() {
             Some((used, existing)) => unused.changes(&used, existing, start.elapsed(), retention),
             None => Vec::new(),
         };
-        let mut delay = retention.min(MAX_POLL_INTERVAL);
+        let mut failed = false;
         for change in changes {
             if let Err(failure) = write(api, cache, &change).await {
                 warn!(?change, "cannot change a ResourceClaimTemplate: {failure}");
-                delay = RETRY_BACKOFF;
+                failed = true;
+                if let (Change::Create(key, _), Failure::Refused { .. }) = (&change, &failure) {
+                    let pods = known.borrow().pods_of(key);
+                    report(api, key, pods, &failure).await;
+                }
             }
         }
+        let delay = if failed {
+            backoff.next(fastrand::f64())
+        } else {
+            backoff.reset();
+            retention.min(MAX_POLL_INTERVAL)
+        };
         tokio::select! {
             changed = known.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(delay) => {}
@@ -123,4 +137,23 @@ async fn write(api: &Api, cache: &Cache, change: &Change) -> Result<(), Failure>
         }
     }
     Ok(())
+}
+
+/// Reports on pods why their template is not made, such as a quota of the namespace.
+async fn report(api: &Api, (_, template): &Key, pods: Vec<(Key, String)>, failure: &Failure) {
+    for ((namespace, name), uid) in pods {
+        let event = Event {
+            regarding: Regarding::Pod,
+            namespace,
+            name,
+            uid,
+            severity: Severity::Warning,
+            reason: "ClaimTemplateRefused",
+            message: format!("cannot create the ResourceClaimTemplate {template}: {failure}"),
+            component: NAME,
+        };
+        if let Err(failure) = api.publish(&event).await {
+            warn!(pod = event.name, "cannot publish an event: {failure}");
+        }
+    }
 }

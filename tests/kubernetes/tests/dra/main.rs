@@ -1,7 +1,8 @@
-//! The real DRA driver on simulated GPUs, with a fake kubelet, and a fake API server or a real
-//! control plane.
+//! The real DRA driver on simulated GPUs, with a fake kubelet, and the controller of templates,
+//! each before a fake API server or a real control plane.
 
 mod container;
+mod dialects;
 mod real;
 
 use std::collections::BTreeSet;
