@@ -14,6 +14,7 @@ use cgpu_kubernetes_tests::wait::{until, until_holds};
 use rcgen::KeyPair;
 use serde_json::{Value, json};
 
+use crate::dialects::controller;
 use crate::{DRIVER, NODE, driver, uid};
 
 /// Two GPUs, and one that is partitioned.
@@ -357,6 +358,105 @@ fn sums_are_equal_after_churn_on_the_real_scheduler() {
             prepared.entry(uid(claim).to_owned()).or_insert(((*claim).clone(), None));
         }
         answers.values().all(Result::is_ok) && given(&fixture, &names) == consumed(&allocated)
+    });
+}
+
+/// Puts the namespace under the policies for old resource names, which are read from the manifests.
+fn translate(plane: &ControlPlane) {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kubernetes/manifests/cgpu-dra.yaml");
+    let text = fs::read_to_string(path).expect("the manifests");
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&text).expect("YAML");
+    for object in objects.iter().filter(|object| object["metadata"]["name"] == "cgpu-dialects") {
+        plane.apply(object);
+    }
+    plane.kubectl(&["label", "namespace", "default", "cgpu.dev/engine=dra"]).expect("a label");
+    let file = plane.folder.join("probe.json");
+    fs::write(&file, old_pod("probe", &[("main", "1")], &[], None).to_string()).expect("a file");
+    let file = file.to_string_lossy().into_owned();
+    until_holds("the policies count", || {
+        let options = ["create", "--dry-run=server", "--validate=false", "-o", "json", "-f", &file];
+        let pod = plane.kubectl(&options);
+        pod.is_some_and(|pod| pod.contains("cgpu-memory-1024mi-gpus-1"))
+    });
+}
+
+/// A pod whose containers and init containers request these GiB in the old names.
+fn old_pod(
+    name: &str,
+    containers: &[(&str, &str)],
+    init_containers: &[(&str, &str)],
+    gpus: Option<&str>,
+) -> Value {
+    let of = |(name, units): &(&str, &str)| {
+        json!({"name": name, "image": "IMAGE",
+            "resources": {"limits": {"aliyun.com/gpu-mem": units}}})
+    };
+    let [containers, init_containers] =
+        [containers, init_containers].map(|list| list.iter().map(of).collect::<Vec<_>>());
+    let labels = gpus.map(|gpus| json!({"aliyun.com/gpu-count": gpus}));
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels},
+        "spec": {"containers": containers, "initContainers": init_containers}})
+}
+
+#[test]
+fn pods_with_old_names_are_allocated_and_prepared_as_requested() {
+    let fixture = Fixture::new(GPUS);
+    let test = "pods_with_old_names_are_allocated_and_prepared_as_requested";
+    let Some(plane) = ControlPlane::start(test, &fixture.path("")) else { return };
+    let _driver = driver(&fixture, &plane.kubeconfig(), &[]);
+    let kubelet = DriverKubelet::new(&fixture.path("registry"));
+    let info = until("the driver", || kubelet.register(DRIVER));
+    let names = until("the devices", || Some(devices(&plane)).filter(|names| names.len() == 4));
+    translate(&plane);
+    let pods = [
+        old_pod("one", &[("main", "6")], &[], None),
+        old_pod("two", &[("main", "8")], &[], Some("2")),
+        // The init container has the claim of the second container.
+        old_pod("three", &[("main", "3"), ("side", "5")], &[("init", "5")], None),
+    ];
+    pods.iter().for_each(|pod| plane.apply(pod));
+    // The pods wait for their templates. Kubernetes tries to make their claims all the time.
+    until_holds("a claim was tried", || {
+        let events = plane.kubectl(&["get", "events", "-o", "json"]).expect("events");
+        events.contains("FailedResourceClaimCreation")
+    });
+    let _controller = controller(&fixture, &plane.kubeconfig(), &["--retention", "3"]);
+    let claims = until("each claim is allocated", || {
+        let claims = plane.claims();
+        (claims.len() == 4 && claims.iter().all(is_allocated)).then_some(claims)
+    });
+    let memory = |claim: &Value| {
+        let results = claim["status"]["allocation"]["devices"]["results"].as_array();
+        let result = |result: &Value| {
+            let memory = result["consumedCapacity"]["memory"].as_str().expect("memory").to_owned();
+            (result["device"].as_str().expect("a device").to_owned(), memory)
+        };
+        results.expect("results").iter().map(result).collect::<BTreeMap<_, _>>()
+    };
+    let mut amounts: Vec<Vec<String>> =
+        claims.iter().map(|claim| memory(claim).into_values().collect()).collect();
+    amounts.sort();
+    // The two shares of a claim are of different GPUs.
+    let amount = |gib: &str| format!("{gib}Gi");
+    let expected = [vec!["3"], vec!["4", "4"], vec!["5"], vec!["6"]];
+    assert_eq!(amounts, expected.map(|claim| claim.into_iter().map(amount).collect::<Vec<_>>()));
+    let all: Vec<&Value> = claims.iter().collect();
+    let answers = kubelet.prepare(&info, &all).expect("an answer");
+    assert!(answers.values().all(Result::is_ok), "{answers:?}");
+    assert_eq!(given(&fixture, &names), consumed(&claims));
+    // A template stays while a pod names it, and no longer.
+    let templates = || {
+        let text = plane.kubectl(&["get", "resourceclaimtemplates", "-o", "name"]);
+        text.expect("templates").lines().count()
+    };
+    assert_eq!(templates(), 4);
+    plane.kubectl(&["delete", "pod", "one", "--force", "--grace-period=0"]).expect("deleted");
+    until_holds("a template is removed", || templates() == 3);
+    plane.apply(&old_pod("again", &[("main", "6")], &[], None));
+    until_holds("a pod gets it again", || {
+        let claims = plane.claims();
+        claims.len() == 4 && claims.iter().all(is_allocated) && templates() == 4
     });
 }
 
