@@ -491,13 +491,13 @@ fn claim_limits_of_the_settings_are_in_the_policy() {
     let Some(helm) = helm() else {
         return skip("claim_limits_of_the_settings_are_in_the_policy", "helm", "no helm");
     };
-    let [driver, enabled, memory, weight] = [
+    let settings = [
         "dra.enabled=true",
         "dra.claimLimits.enabled=true",
         "dra.claimLimits.memory=8Gi",
         "dra.claimLimits.weight=2",
     ];
-    let objects = documents(&render(&helm, "1.36.0", &[driver, enabled, memory, weight]));
+    let objects = documents(&render(&helm, "1.36.0", &settings));
     let policy = find(&objects, "ValidatingAdmissionPolicy", "cgpu-claims");
     let variables = policy["spec"]["variables"].as_array().expect("variables");
     let bounds = variables.iter().find(|it| it["name"] == "bounds").expect("bounds");
@@ -509,9 +509,23 @@ fn claim_limits_of_the_settings_are_in_the_policy() {
         );
         assert!(bounds.contains(&entry), "{bounds}");
     }
+}
+
+#[test]
+fn contradictory_settings_are_refused_with_words() {
+    let Some(helm) = helm() else {
+        return skip("contradictory_settings_are_refused_with_words", "helm", "no helm");
+    };
+    let driver = "dra.enabled=true";
     for (settings, words) in [
-        (&[driver, memory][..], "dra.claimLimits.enabled is false"),
-        (&[enabled, memory], "needs dra.enabled"),
+        (&[driver, "dra.claimLimits.memory=8Gi"][..], "dra.claimLimits.enabled is false"),
+        (&["dra.claimLimits.enabled=true"], "needs dra.enabled"),
+        (
+            &[driver, "dra.vendorCdiKind=", "plugin.runtimeClassName=nvidia"],
+            "an empty dra.vendorCdiKind is for simulated GPUs",
+        ),
+        (&[driver, "dra.arguments={--vendor-cdi-kind=a/b}"], "set dra.vendorCdiKind instead"),
+        (&["extender.tls.clientSecretName=c"], "needs extender.tls.secretName"),
     ] {
         let refusal = refusal_of(&helm, settings);
         assert!(refusal.contains(words), "{settings:?}: {refusal}");
@@ -592,9 +606,14 @@ fn unknown_settings_are_refused() {
     let Some(helm) = helm() else {
         return skip("unknown_settings_are_refused", "helm", "no helm");
     };
-    for setting in
-        ["memoryUnit=GB", "node.engine=docker", "extender.placement=random", "extender.replicas=0"]
-    {
+    for setting in [
+        "memoryUnit=GB",
+        "node.engine=docker",
+        "extender.placement=random",
+        "extender.replicas=0",
+        "dra.vendorCdiKind=nvidia",
+        "dra.claimLimits.memory=8GB",
+    ] {
         let mut command = Command::new(&helm);
         command.arg("template").arg(folder().join("chart")).args(["--set", setting]);
         let outcome = Child::start(command).finish();

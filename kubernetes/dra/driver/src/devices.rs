@@ -26,6 +26,9 @@ const FIXED: u32 = 3;
 /// `max_inst` of a monitor without settings.
 const DEFAULT_MAX_WEIGHT: u32 = 20;
 
+/// PCIe root of simulated GPUs, which the kernel does not know.
+const SIMULATED_PCIE_ROOT: &str = "pci0000:00";
+
 /// The pool, or none while the GPUs are unknown.
 pub(crate) type ObservedPool = Option<Arc<Pool>>;
 
@@ -111,11 +114,23 @@ impl Observer {
         if let Err(error) = &nvml {
             warn!("the attributes of {} GPUs are not known: {error}", new.len());
         }
+        let root = are_simulated(&self.root).then(|| SIMULATED_PCIE_ROOT.to_owned());
         for host in new {
             let details = nvml.as_ref().map(|nvml| details::read(nvml, &host, &self.pci_devices));
-            self.details.insert(host.name(), details.unwrap_or_default());
+            let mut details = details.unwrap_or_default();
+            details.pcie_root = details.pcie_root.or_else(|| root.clone());
+            self.details.insert(host.name(), details);
         }
     }
+}
+
+/// Returns whether the GPUs are simulated, as this process's environment or the monitor says.
+fn are_simulated(root: &Path) -> bool {
+    let by_monitor = || {
+        let mut monitor = monitor::connect(root, MONITOR_TIMEOUT).ok()?;
+        monitor.inventory().ok()?.simulated
+    };
+    cgpu_inventory::simulated().or_else(by_monitor).is_some()
 }
 
 /// Reads from the monitor how GPUs are shared; none: there is no monitor that answers.

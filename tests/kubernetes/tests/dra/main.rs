@@ -133,6 +133,7 @@ fn driver_registers_and_publishes_its_gpus() {
     let devices = host.published("two GPUs", |devices| devices.len() == 2);
     assert!(text(&devices[0], "uuid").starts_with("GPU-"), "{devices:?}");
     assert_eq!(text(&devices[0], "mode"), "weight");
+    assert_eq!(text(&devices[0], "resource.kubernetes.io/pcieRoot"), "pci0000:00");
     assert_eq!(devices[0]["capacity"]["memory"]["value"], "15104Mi");
     assert_eq!(devices[0]["capacity"]["weight"]["value"], "20");
     assert_eq!(devices[0]["allowMultipleAllocations"], true);

@@ -177,19 +177,6 @@ fn is_allocated(claim: &Value) -> bool {
     claim["status"]["allocation"].is_object() && claim["metadata"]["deletionTimestamp"].is_null()
 }
 
-/// The kernel's PCI devices: all below one root.
-fn pci_devices(folder: &Path) -> PathBuf {
-    let links = folder.join("pci");
-    fs::create_dir_all(&links).expect("a folder");
-    for bus in 0..=255 {
-        let address = format!("0000:{bus:02x}:00.0");
-        let device = folder.join("devices/pci0000:00").join(&address);
-        fs::create_dir_all(&device).expect("a folder");
-        std::os::unix::fs::symlink(device, links.join(address)).expect("a link");
-    }
-    links
-}
-
 /// Memory in MiB and weight of each device.
 type Sums = BTreeMap<String, (u64, u64)>;
 
@@ -251,9 +238,7 @@ fn examples_are_allocated_and_prepared_as_claimed() {
     let fixture = Fixture::new(GPUS);
     let test = "examples_are_allocated_and_prepared_as_claimed";
     let Some(plane) = ControlPlane::start(test, &fixture.path("")) else { return };
-    let pci = pci_devices(&fixture.path("sys"));
-    let options = ["--pci-devices", pci.to_str().expect("a path")];
-    let _driver = driver(&fixture, &plane.kubeconfig(), &options);
+    let _driver = driver(&fixture, &plane.kubeconfig(), &[]);
     let kubelet = DriverKubelet::new(&fixture.path("registry"));
     let info = until("the driver", || kubelet.register(DRIVER));
     let names = until("the devices", || Some(devices(&plane)).filter(|names| names.len() == 4));
