@@ -97,7 +97,7 @@ impl SlotLocks for LivenessLocks {
         if !lock(file.as_fd(), byte(slot))? {
             return Ok(None);
         }
-        let held = LivenessLock::map(file.as_fd())?;
+        let held = LivenessLock::map(file.as_fd(), slot)?;
         drop(file);
         match self.liveness(slot)? {
             Liveness::Alive => Ok(Some(held)),
@@ -155,9 +155,11 @@ unsafe impl Sync for LivenessLock {}
 impl LivenessLock {
     const LENGTH: usize = 4096;
 
-    fn map(file: BorrowedFd<'_>) -> io::Result<Self> {
+    fn map(file: BorrowedFd<'_>, slot: SlotIndex) -> io::Result<Self> {
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing that exists.
         // It is PROT_NONE and never accessed, so the file's length and other writers do not matter.
+        // Offsets are below 2^41.
+        #[allow(clippy::cast_possible_wrap)]
         let page = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -165,7 +167,7 @@ impl LivenessLock {
                 libc::PROT_NONE,
                 libc::MAP_SHARED,
                 file.as_raw_fd(),
-                0,
+                mapped_at(slot) as libc::off_t,
             )
         };
         if page == libc::MAP_FAILED {
@@ -203,6 +205,23 @@ impl Drop for ByteLock {
         // SAFETY: the descriptor is ours; F_OFD_SETLK reads the one flock, which outlives the call.
         unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) };
     }
+}
+
+/// Distance of the offsets that processes have mapped: a multiple of every system's page.
+const MAPPED_STEP: u64 = 1 << 16;
+
+/// Returns the offset in the file that the process with this slot has mapped, far beyond the file's
+/// end. It tells processes in several PID namespaces apart.
+fn mapped_at(slot: SlotIndex) -> u64 {
+    LOCK_BASE + u64::from(slot.0) * MAPPED_STEP
+}
+
+/// Returns the slot whose process has this offset of the file mapped; `None` for other mappings of
+/// the file, and for those of programs that map any page.
+#[must_use]
+pub fn slot_mapped_at(offset: u64) -> Option<SlotIndex> {
+    let slot = usize::try_from(offset.checked_sub(LOCK_BASE)? / MAPPED_STEP).ok()?;
+    SlotIndex::new(slot).filter(|slot| mapped_at(*slot) == offset)
 }
 
 fn byte(slot: SlotIndex) -> u64 {

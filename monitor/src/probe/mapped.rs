@@ -7,6 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::LazyLock;
 
+use cgpu_shm::liveness::slot_mapped_at;
+use cgpu_shm::units::SlotIndex;
+
 use super::stat::folder;
 use crate::watcher::ProcessId;
 
@@ -29,6 +32,8 @@ pub(super) type Identity = (u64, u64);
 pub(super) struct Mapped {
     /// One of the regions that were searched for.
     pub(super) region: bool,
+    /// The slot whose lock it holds in a region that was searched for, as far as its shim shows it.
+    pub(super) slot: Option<SlotIndex>,
     pub(super) shim: bool,
     pub(super) driver: bool,
 }
@@ -39,10 +44,14 @@ impl Mapped {
         // Range, permissions, offset, device, inode; then blanks and the path, which may contain
         // blanks.
         let mut fields = line.splitn(6, |byte| *byte == b' ');
-        let device = fields.nth(3).and_then(device);
+        let offset = fields.nth(2).and_then(|field| number(field, 16));
+        let device = fields.next().and_then(device);
         let inode = fields.next().and_then(|field| number(field, 10)).filter(|inode| *inode > 0);
         let (Some(device), Some(inode)) = (device, inode) else { return };
-        self.region |= regions.contains(&(device, inode));
+        if regions.contains(&(device, inode)) {
+            self.region = true;
+            self.slot = offset.and_then(slot_mapped_at).or(self.slot);
+        }
         let path = fields.next().unwrap_or_default().trim_ascii_start();
         let path = Path::new(std::ffi::OsStr::from_bytes(path));
         let name = path.file_name().unwrap_or_default().as_bytes();
@@ -167,8 +176,9 @@ mod tests {
     fn mappings_are_read_from_the_kernels_lines() {
         let shared = (rustix::fs::makedev(0, 0x1b), 12);
         let none = Mapped::default();
-        let (region, shim, driver) = (
+        let (region, locks, shim, driver) = (
             Mapped { region: true, ..none },
+            Mapped { region: true, slot: Some(SlotIndex(3)), ..none },
             Mapped { shim: true, ..none },
             Mapped { driver: true, ..none },
         );
@@ -176,6 +186,10 @@ mod tests {
             ("7f00-7f01 r-xp 00000000 fe:01 4712             /a folder/libcgpu.so", shim),
             ("7f00-7f01 rw-s 00000000 00:1b 12               /dev/shm/x (deleted)", region),
             ("7f00-7f01 rw-s 00000000 00:1b 13               /dev/shm/x (deleted)", none),
+            ("7f00-7f01 ---s 10000030000 00:1b 12            /dev/shm/x", locks),
+            ("7f00-7f01 ---s 10000031000 00:1b 12            /dev/shm/x", region),
+            ("7f00-7f01 ---s 10001000000 00:1b 12            /dev/shm/x", region),
+            ("7f00-7f01 ---s 10000030000 00:1b 13            /dev/shm/x", none),
             ("7f00-7f01 r-xp 00000000 fe:01 4712 /usr/lib/libcuda.so.550.54 (deleted)", driver),
             ("7f00-7f01 rw-s 00000000 00:06 99    /dev/nvidia0", driver),
             ("7f00-7f01 rw-p 00000000 00:00 0                [heap]", none),

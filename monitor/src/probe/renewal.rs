@@ -117,8 +117,8 @@ mod tests {
         ProcessId { pid, start_time: 1 }
     }
 
-    const ABSENT: Mapped = Mapped { region: false, shim: false, driver: true };
-    const BOUND: Mapped = Mapped { region: true, shim: true, driver: true };
+    const ABSENT: Mapped = Mapped { region: false, slot: None, shim: false, driver: true };
+    const BOUND: Mapped = Mapped { region: true, slot: None, shim: true, driver: true };
 
     /// Reads what is due at a time, at this cost each. Returns the processes that were read.
     fn read(renewals: &mut Renewals, now: Nanos, cost: Nanos) -> Vec<u32> {

@@ -1,5 +1,6 @@
 //! Finds the host processes of a container's slots: those that have its file mapped, and the id
-//! that the slot names in their own PID namespace.
+//! that the slot names in their own PID namespace. Containers that share a claim have one file and
+//! several such namespaces, so a process's mapping also says which slot it has.
 //!
 //! Such an id says little, so a search reads the maps of processes of other containers, too. A
 //! process can make that take as long as it likes (`maps.rs`). So each search has a thread, and
@@ -21,7 +22,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::ProbeResult;
 use super::gpu_processes::{ContainerIdentity, ProcessIndex};
-use super::mapped::Identity;
+use super::mapped::{Identity, Mapped};
 use super::maps::{OpenMaps, STACK_SIZE};
 use crate::watcher::ProcessId;
 
@@ -79,6 +80,13 @@ pub(crate) struct SlotProcess {
     pub(crate) generation: u64,
     /// Its id in the container's PID namespace, as the container reports it.
     pub(crate) pid: u32,
+}
+
+impl SlotProcess {
+    /// Whether a process may be this one, by the slot whose lock it holds; none: not known.
+    fn has(&self, slot: Option<SlotIndex>) -> bool {
+        slot.is_none_or(|slot| slot == self.slot)
+    }
 }
 
 #[derive(Debug)]
@@ -190,8 +198,10 @@ fn host_processes(
         }
         let holder = if is_other(process.pid) { Holder::IsNot } else { holders.read(process.pid) };
         match holder {
-            Holder::Is(id) => found.push((search.processes.remove(search.tried), Some(id))),
-            Holder::IsNot => search.tried += 1,
+            Holder::Is(id, slot) if process.has(slot) => {
+                found.push((search.processes.remove(search.tried), Some(id)));
+            }
+            Holder::Is(..) | Holder::IsNot => search.tried += 1,
             Holder::Unknown => {
                 search.left_out.insert(process.pid);
                 search.tried += 1;
@@ -219,8 +229,9 @@ fn host_processes(
                 continue;
             }
             match holders.read(pid) {
-                Holder::Is(id) => {
-                    let of_it = search.processes.extract_if(.., |process| process.pid == inner);
+                Holder::Is(id, slot) => {
+                    let is_it = |one: &mut SlotProcess| one.pid == inner && one.has(slot);
+                    let of_it = search.processes.extract_if(.., is_it);
                     found.extend(of_it.map(|process| (process, Some(id))));
                 }
                 Holder::IsNot => {}
@@ -244,7 +255,8 @@ fn host_processes(
 
 /// Whether a process has a file mapped.
 enum Holder {
-    Is(ProcessId),
+    /// It has, and the lock of this slot, if its shim shows that.
+    Is(ProcessId, Option<SlotIndex>),
     /// It has not, as far as its maps are read, or has exited.
     IsNot,
     /// Its maps cannot be read now.
@@ -274,10 +286,10 @@ impl<'a> Holders<'a> {
         let (readings, open, file) =
             (Arc::clone(&self.searches.readings), self.searches.open, self.file);
         let read = move || {
-            let holds = maps(open, id, file);
+            let mapped = mapped(open, id, file);
             readings.lock().remove(&id);
             // The search may have gone on.
-            let _ = outbox.send((holds, thread_cpu()));
+            let _ = outbox.send((mapped, thread_cpu()));
         };
         let thread = thread::Builder::new().name("search-maps".into()).stack_size(STACK_SIZE);
         if let Err(error) = thread.spawn(read) {
@@ -286,10 +298,13 @@ impl<'a> Holders<'a> {
             return Holder::Unknown;
         }
         let answer = MutexGuard::unlocked(&mut self.active, || answer.recv_timeout(READ_TIMEOUT));
-        let Ok((holds, used)) = answer else { return Holder::Unknown };
+        let Ok((mapped, used)) = answer else { return Holder::Unknown };
         self.used = self.used + used;
-        // Checked after reading the maps, so that they are of this process.
-        if holds && id.lives() { Holder::Is(id) } else { Holder::IsNot }
+        match mapped {
+            // Checked after reading the maps, so that they are of this process.
+            Some(mapped) if mapped.region && id.lives() => Holder::Is(id, mapped.slot),
+            _ => Holder::IsNot,
+        }
     }
 }
 
@@ -302,15 +317,20 @@ fn innermost(pid: u32) -> Option<u32> {
     line.split_whitespace().next_back()?.parse().ok()
 }
 
-/// Whether a process has the file mapped, according to the kernel and as far as its maps are read.
-fn maps(open: OpenMaps, id: ProcessId, file: Identity) -> bool {
-    let Ok(mut reader) = open(id) else { return false };
-    reader.read(MAX_MAPS, &BTreeSet::from([file])).is_ok() && reader.mapped.region
+/// Returns what a process has mapped of the file, according to the kernel and as far as its maps
+/// are read; none: they cannot be.
+fn mapped(open: OpenMaps, id: ProcessId, file: Identity) -> Option<Mapped> {
+    let mut reader = open(id).ok()?;
+    reader.read(MAX_MAPS, &BTreeSet::from([file])).ok()?;
+    Some(reader.mapped)
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::MetadataExt;
+
+    use cgpu_shm::liveness::LivenessLocks;
+    use cgpu_shm::slots::SlotLocks;
 
     use super::super::gpu_processes::tests::{Holder, Sleeper};
     use super::super::mapped::MapsReader;
@@ -336,8 +356,8 @@ mod tests {
         let own = (about.dev(), about.ino());
         let pid = std::process::id();
         let id = ProcessId::of(pid).unwrap();
-        assert!(maps(MapsReader::open, id, own));
-        assert!(!maps(MapsReader::open, id, (own.0, own.1 + 1)));
+        let maps = |file| mapped(MapsReader::open, id, file).is_some_and(|mapped| mapped.region);
+        assert!(maps(own) && !maps((own.0, own.1 + 1)));
         assert_eq!(innermost(pid), Some(pid));
         let slot_process = |pid| SlotProcess { slot: SlotIndex(0), generation: 1, pid };
         let processes = [pid, u32::MAX, 1].map(slot_process);
@@ -353,6 +373,21 @@ mod tests {
         assert_eq!(found, expected);
         assert!(steps > 1, "one step");
         assert_eq!(search(&mut Search::new(0, own, Vec::new()), STEP), []);
+    }
+
+    /// As of containers with one file, whose PID namespaces have the same ids.
+    #[test]
+    fn processes_of_one_id_are_told_apart_by_their_slots() {
+        let file = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+        let locks = LivenessLocks::open(file.path()).unwrap();
+        let about = file.as_file().metadata().unwrap();
+        let pid = std::process::id();
+        let _lock = locks.hold(SlotIndex(5)).unwrap().expect("it is free");
+        let slots = [3, 5, 7].map(|slot| SlotProcess { slot: SlotIndex(slot), generation: 1, pid });
+        let mut one = Search::new(0, (about.dev(), about.ino()), slots.to_vec());
+        let found = search(&mut one, STEP);
+        let expected = [(slots[1], ProcessId::of(pid)), (slots[0], None), (slots[2], None)];
+        assert_eq!(found, expected);
     }
 
     #[test]
