@@ -224,15 +224,42 @@ impl Api {
         self.answer(path, request(method, path, body)?).await
     }
 
+    /// Returns the version of the API server, such as `v1.36.2`.
+    ///
+    /// # Errors
+    /// The request fails.
+    pub async fn version(&self) -> Result<String, Failure> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Version {
+            git_version: String,
+        }
+        let version: Version = self.send(Method::GET, "/version", None).await?;
+        Ok(version.git_version)
+    }
+
+    /// Returns the text at a path that is not an object's, such as `/metrics`.
+    ///
+    /// # Errors
+    /// The request fails.
+    pub async fn text(&self, path: &str) -> Result<String, Failure> {
+        let request = started(Method::GET, path).body(Vec::new());
+        self.text_of(built(path, request)?).await
+    }
+
     async fn answer<T: DeserializeOwned>(
         &self,
         path: &str,
         request: Request<Vec<u8>>,
     ) -> Result<T, Failure> {
-        let answer = tokio::time::timeout(self.timeout, self.client.request_text(request)).await;
-        let text = answer
-            .map_err(|_| Failure::Unreachable(format!("no reply within {:?}", self.timeout)))??;
+        let text = self.text_of(request).await?;
         serde_json::from_str(&text).map_err(|error| Failure::Garbled(format!("{path}: {error}")))
+    }
+
+    async fn text_of(&self, request: Request<Vec<u8>>) -> Result<String, Failure> {
+        let answer = tokio::time::timeout(self.timeout, self.client.request_text(request)).await;
+        let late = |_| Failure::Unreachable(format!("no reply within {:?}", self.timeout));
+        Ok(answer.map_err(late)??)
     }
 
     pub(crate) fn client(&self) -> &Client {

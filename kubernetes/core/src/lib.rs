@@ -39,6 +39,6 @@ pub mod refusal;
 pub mod resource_request;
 pub mod share;
 pub mod slice;
-mod tabs;
+pub mod tabs;
 pub mod unit;
 pub mod variables;

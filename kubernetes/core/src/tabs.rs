@@ -9,7 +9,7 @@ const PADDING: usize = 2;
 
 /// Replaces tabs by blanks.
 #[must_use]
-pub(crate) fn aligned(text: &str) -> String {
+pub fn aligned(text: &str) -> String {
     let lines: Vec<Vec<&str>> = text.split('\n').map(|line| line.split('\t').collect()).collect();
     let mut out = String::with_capacity(text.len() * 2);
     // Width of each column, and the first line that is not part of it.

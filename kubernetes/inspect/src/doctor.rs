@@ -12,18 +12,22 @@ use cgpu_kubernetes_client::{Access, Failure, Query};
 use cgpu_kubernetes_core::names::Dialects;
 use clap::Args;
 
+use crate::claims::selector::Selectors;
 use crate::error::Error;
 use crate::listing;
 
 mod causes;
+mod claim;
 mod facts;
 mod files;
 mod node;
 mod pod;
 #[cfg(test)]
 mod tests;
+mod versions;
 
 use causes::{Cause, Findings, Question};
+use claim::ClaimFacts;
 use facts::{Facts, ObservedClass, ObservedNode, ObservedPod};
 
 #[derive(Args)]
@@ -56,17 +60,21 @@ pub(crate) async fn run(
     if let Some(root) = here {
         files::examine(root, &mut findings);
     }
-    // Most nodes have no kubeconfig; their files are checked nevertheless.
-    let error = match outcome {
-        Err(error) if here.is_some() => Some(error),
-        outcome => outcome.map_err(|error| error.with_code(CANNOT_EXAMINE)).map(|()| None)?,
+    let unexamined = match outcome {
+        Ok(None) => None,
+        Ok(Some(failure)) => Some(format!("claims were not examined: {}", Error::from(failure))),
+        // Most nodes have no kubeconfig; their files are checked nevertheless.
+        Err(error) if here.is_some() => {
+            Some(format!("only this node's files were examined: {error}"))
+        }
+        Err(error) => return Err(error.with_code(CANNOT_EXAMINE)),
     };
     let findings = findings.about(arguments.options.why);
     print!("{}", findings.report(&arguments.options));
-    if let Some(error) = &error {
-        eprintln!("only this node's files were examined: {error}");
+    if let Some(message) = &unexamined {
+        eprintln!("{message}");
     }
-    let is_incomplete = error.is_some() && findings.is_well();
+    let is_incomplete = unexamined.is_some() && findings.is_well();
     Ok(if is_incomplete { ExitCode::from(CANNOT_EXAMINE) } else { findings.exit_code() })
 }
 
@@ -78,12 +86,13 @@ impl Arguments {
     }
 }
 
+/// Examines the cluster. Returns why claims could not be read, if pods may have some.
 async fn examine(
     access: &Access,
     dialects: Dialects,
     arguments: &Arguments,
     findings: &mut Findings,
-) -> Result<(), Error> {
+) -> Result<Option<Failure>, Error> {
     let api = access.api().await?;
     let nodes: Vec<ObservedNode> = listing::all(&api, &Query::all()).await?;
     // Failed pods are included, because a pod that the kubelet rejects has failed. A named pod may
@@ -99,16 +108,15 @@ async fn examine(
         Err(Failure::Refused { code: 403, .. } | Failure::NotFound(_)) => None,
         Err(failure) => return Err(failure.into()),
     };
-    let facts = Facts::new(dialects, nodes, pods, classes);
+    let (claims, unread) = ClaimFacts::read(&api).await?;
+    let facts = Facts::new(dialects, nodes, pods, classes, claims);
     let namespace = match (&arguments.pod, &arguments.namespace) {
         (Some(_), None) => Some(api.namespace()),
         (_, namespace) => namespace.as_deref(),
     };
-    diagnose(
-        &facts,
-        &Scope { pod: arguments.pod.as_deref(), namespace, node: arguments.node.as_deref() },
-        findings,
-    )
+    let scope = Scope { pod: arguments.pod.as_deref(), namespace, node: arguments.node.as_deref() };
+    diagnose(&facts, &scope, findings)?;
+    Ok(unread.filter(|_| versions::wants_claims(&facts)))
 }
 
 /// Pods and nodes to check.
@@ -149,14 +157,27 @@ fn diagnose(facts: &Facts, scope: &Scope<'_>, findings: &mut Findings) -> Result
         (None, None) => facts.nodes.keys().map(String::as_str).collect(),
     };
     // The node of a pending pod is not known; if no node shares GPUs, that is the cause.
-    if scope.node.is_none() && !facts.cluster.nodes().any(|(node, _)| !node.gpus.is_empty()) {
+    let wants_units =
+        !versions::wants_claims(facts) || facts.cluster.pods().any(|pod| pod.node().is_none());
+    let shares = facts.cluster.nodes().any(|(node, _)| !node.gpus.is_empty());
+    if scope.node.is_none() && wants_units && !shares {
         findings.add(Cause::NoNodes, "the cluster", "");
     }
+    versions::examine(facts, findings);
     for name in &nodes {
-        node::examine(facts, name, findings);
+        if claim::is_node_for_claims(facts, name) {
+            claim::examine_node(facts, name, findings);
+        } else {
+            node::examine(facts, name, findings);
+        }
     }
+    let selectors = Selectors::new(&facts.claims.claims.devices);
     for observed in &pods {
         pod::examine(facts, observed, scope.pod.is_some(), findings);
+        claim::examine_pod(facts, observed, &selectors, findings);
+    }
+    if scope.pod.is_none() && scope.node.is_none() {
+        claim::examine_unused(facts, scope.namespace, &selectors, findings);
     }
     match scope.pod {
         Some(_) => {

@@ -52,7 +52,7 @@ fn advice(failure: &Failure) -> Option<&'static str> {
         }
         Failure::Refused { code: 403, .. } => Some(
             "ask an administrator to bind the cluster role cgpu-inspect to you \
-             (kubernetes/manifests/cgpu.yaml): it only lists nodes, pods and runtime classes",
+             (kubernetes/manifests/cgpu.yaml): it only lists objects",
         ),
         Failure::Conflict(_)
         | Failure::Exists(_)
@@ -80,8 +80,7 @@ mod tests {
             error.to_string(),
             format!(
                 "the API server answers 403: {message}; ask an administrator to bind the cluster \
-                 role cgpu-inspect to you (kubernetes/manifests/cgpu.yaml): it only lists \
-                 nodes, pods and runtime classes"
+                 role cgpu-inspect to you (kubernetes/manifests/cgpu.yaml): it only lists objects"
             )
         );
     }

@@ -1,23 +1,26 @@
 //! `kubectl inspect gpushare`: shows which pods hold how much of which GPU. `kubectl inspect
 //! gpushare doctor` shows why a pod does not.
 //!
-//! It lists nodes and pods with the user's permissions, and the core computes the accounting
-//! ([`cgpu_kubernetes_core::cluster`]). Tables are printed to stdout. An error is one line on
-//! stderr that begins as gpushare's does.
+//! It lists nodes, pods and claims with the user's permissions. The core computes the accounting of
+//! units ([`cgpu_kubernetes_core::cluster`]), and [`claims`] that of claims. Tables are printed to
+//! stdout. An error is one line on stderr that begins as gpushare's does.
 
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
-use cgpu_kubernetes_client::Access;
+use cgpu_kubernetes_client::{Access, Failure};
 use cgpu_kubernetes_core::inspect::Overview;
 use cgpu_kubernetes_core::names::Dialects;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
 
+mod claims;
 mod doctor;
 mod error;
 mod listing;
 
+use claims::Claims;
 use error::Error;
 
 #[derive(Parser)]
@@ -85,6 +88,15 @@ impl Names {
     }
 }
 
+/// The output of `-o json`.
+#[derive(Serialize)]
+struct Both {
+    #[serde(flatten)]
+    units: Overview,
+    #[serde(flatten)]
+    claims: claims::overview::Overview,
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = tokio::runtime::Builder::new_current_thread()
@@ -115,14 +127,30 @@ fn main() -> ExitCode {
 async fn tables(access: &Access, dialects: Dialects, tables: &Tables) -> Result<ExitCode, Error> {
     let api = access.api().await?;
     let cluster = listing::cluster(&api, dialects).await?;
-    let overview = Overview::of(&cluster, tables.node.as_deref())
+    let units = Overview::of(&cluster, tables.node.as_deref())
         .map_err(|refusal| Error::new(refusal.to_string()))?;
-    match (tables.output, tables.details) {
-        (Some(Format::Json), _) => {
-            println!("{}", serde_json::to_string_pretty(&overview).map_err(Error::new)?)
+    let claims = match listing::claims(&api).await {
+        Ok(claims) => claims.unwrap_or_default(),
+        Err(failure @ Failure::Refused { code: 403, .. }) => {
+            eprintln!("claims are not shown: {}", Error::from(failure));
+            Claims::default()
         }
-        (None, true) => print!("{}", overview.details()),
-        (None, false) => print!("{}", overview.summary()),
+        Err(failure) => return Err(failure.into()),
+    };
+    let claims = claims::overview::Overview::of(&claims, tables.node.as_deref());
+    if tables.output == Some(Format::Json) {
+        let both = Both { units, claims };
+        println!("{}", serde_json::to_string_pretty(&both).map_err(Error::new)?);
+        return Ok(ExitCode::SUCCESS);
     }
+    let mut parts = Vec::new();
+    // Without claims, the table of units is printed even if it is empty.
+    if claims.is_empty() || units.total > 0 {
+        parts.push(if tables.details { units.details() } else { units.summary() });
+    }
+    if !claims.is_empty() {
+        parts.push(if tables.details { claims.details() } else { claims.summary() });
+    }
+    print!("{}", parts.join("\n"));
     Ok(ExitCode::SUCCESS)
 }

@@ -306,6 +306,126 @@ fn kubectl_finds_the_plugin() {
     );
 }
 
+/// Adds a node whose GPU is claimed, and a claim that has 6 GiB of it.
+fn add_claims(server: &ApiServer) {
+    let amount = |value: &str, default: &str, min: &str| {
+        json!({"value": value, "requestPolicy":
+            {"default": default, "validRange": {"min": min, "step": min}}})
+    };
+    let device = json!({
+        "name": "gpu-0", "allowMultipleAllocations": true,
+        "attributes": {"uuid": {"string": "GPU-0"}, "mode": {"string": "weight"}},
+        "capacity": {"memory": amount("14Gi", "14Gi", "128Mi"), "weight": amount("20", "1", "1")},
+    });
+    let mut node = objects::node("claimed", &[]);
+    node["metadata"]["labels"]["cgpu.dev/engine"] = json!("dra");
+    server.put("nodes", node);
+    let spec = json!({"driver": "gpu.cgpu.dev", "nodeName": "claimed", "devices": [device],
+        "pool": {"name": "claimed", "generation": 1, "resourceSliceCount": 1}});
+    server.put("resourceslices", json!({"metadata": {"name": "slice"}, "spec": spec}));
+    let expression = "device.driver == \"gpu.cgpu.dev\"";
+    server.put(
+        "deviceclasses",
+        json!({"metadata": {"name": "cgpu"},
+            "spec": {"selectors": [{"cel": {"expression": expression}}]}}),
+    );
+    let request = json!({"name": "gpu", "exactly": {"deviceClassName": "cgpu"}});
+    let result = json!({"request": "gpu", "driver": "gpu.cgpu.dev", "pool": "claimed",
+        "device": "gpu-0", "shareID": "s", "consumedCapacity": {"memory": "6Gi", "weight": "3"}});
+    server.put(
+        "resourceclaims",
+        json!({"metadata": {"name": "has", "namespace": "test"},
+            "spec": {"devices": {"requests": [request]}},
+            "status": {"allocation": {"devices": {"results": [result]}},
+                "reservedFor": [{"resource": "pods", "name": "trainer", "uid": "u"}]}}),
+    );
+    let mut wants = request;
+    wants["exactly"]["capacity"] = json!({"requests": {"memory": "9Gi"}});
+    server.put(
+        "resourceclaims",
+        json!({"metadata": {"name": "wants", "namespace": "test"},
+            "spec": {"devices": {"requests": [wants]}}}),
+    );
+    let mut waits = objects::pod("test", "waits", 0);
+    waits["spec"]["containers"][0]["resources"] = json!({"claims": [{"name": "gpu"}]});
+    waits["spec"]["resourceClaims"] = json!([{"name": "gpu", "resourceClaimName": "wants"}]);
+    server.put("pods", waits);
+}
+
+/// Both engines in one cluster: nodes that share by units, and one whose GPU is claimed.
+#[test]
+fn claims_are_shown_beside_units() {
+    let server = documented();
+    add_claims(&server);
+    let claimed = "\
+NODE     DEVICE  MEMORY(Claimed/Total MiB)  WEIGHT  CORES(%)  SHARES  TAINTS
+claimed  gpu-0   6144/14336                 3/20    -         1
+Claims: 2, not allocated: 1
+";
+    let both = format!("{}\n{claimed}", table(0, 0, 58, "0/28 (0%)"));
+    assert_eq!(inspect(&server, &[]).exits(0).stdout, both);
+    let details = inspect(&server, &["-d", "claimed"]).exits(0).stdout;
+    assert!(details.starts_with("NODE     DEVICE"), "{details}");
+    assert!(details.contains("has    test       claimed  gpu-0   6144"), "{details}");
+    assert!(details.contains("trainer") && !details.contains("wants"), "{details}");
+    let json: Value =
+        serde_json::from_str(&inspect(&server, &["-o", "json"]).exits(0).stdout).expect("JSON");
+    assert_eq!(json["total"], 28);
+    assert_eq!(json["devices"][0]["memory_mib"], json!({"claimed": 6144, "total": 14336}));
+    assert_eq!(json["claims"][0]["shares"][0]["weight"], 3);
+    assert_eq!(json["claims"][1]["is_allocated"], false);
+    // Without the right to list slices, the units are shown.
+    server.fault(Fault::next("GET", "resourceslices", FaultAction::Refuse(403, "Forbidden")));
+    let outcome = inspect(&server, &[]).exits(0);
+    assert_eq!(outcome.stdout, table(0, 0, 58, "0/28 (0%)"));
+    assert!(outcome.stderr.starts_with("claims are not shown: the API server answers 403"));
+    // Older API servers have no such objects.
+    server.fault(Fault::next("GET", "resourceslices", FaultAction::Refuse(404, "NotFound")));
+    let outcome = inspect(&server, &[]).exits(0);
+    assert_eq!((outcome.stdout, outcome.stderr), (table(0, 0, 58, "0/28 (0%)"), String::new()));
+}
+
+#[test]
+fn doctor_names_why_a_claim_is_not_allocated() {
+    let server = documented();
+    add_claims(&server);
+    let waits = ["waits", "-n", "test"];
+    let outcome = doctor(&server, &waits).exits(1);
+    assert_eq!(
+        outcome.stdout,
+        "Why is this pod pending?\n  pod test/waits, claim gpu (claim_no_memory)\n    \
+         No selected device has enough memory free.\n    \
+         found: request gpu: 1/1 devices: 8192 of 9216 MiB free\n    \
+         do:    Wait until other pods end, request less, or add a node.\n\
+         something is wrong; examined: API server v1.36.2, pod test/waits\n"
+    );
+    // With the claim allocated and the pod on its node, the kubelet's event is the cause.
+    let free = server.object(&Key::new("resourceclaims", "test", "has")).expect("the claim");
+    server.edit(&Key::new("resourceclaims", "test", "wants"), |claim| {
+        claim["status"] = free["status"].clone();
+    });
+    server.edit(&Key::pod("test", "waits"), |pod| pod["spec"]["nodeName"] = json!("claimed"));
+    let uid =
+        server.object(&Key::pod("test", "waits")).expect("the pod")["metadata"]["uid"].clone();
+    server.put(
+        "events",
+        json!({"metadata": {"name": "e", "namespace": "test"}, "involvedObject": {"uid": uid},
+            "reason": "FailedPrepareDynamicResources", "message": "gpu-0 waits for room"}),
+    );
+    let outcome = doctor(&server, &waits).exits(1);
+    assert!(outcome.stdout.contains("pod test/waits (prepare_failed)"), "{outcome:?}");
+    assert!(outcome.stdout.contains("found: gpu-0 waits for room"), "{outcome:?}");
+    // Without the right to read claims, the rest is examined, and that is said.
+    server.fault(Fault::next("GET", "resourceslices", FaultAction::Refuse(403, "Forbidden")));
+    let outcome = doctor(&server, &[]).exits(2);
+    assert!(outcome.stdout.starts_with("nothing is wrong"), "{outcome:?}");
+    assert!(outcome.stderr.starts_with("claims were not examined: the API server answers 403"));
+    // An API server without these objects.
+    server.fault(Fault::next("GET", "resourceslices", FaultAction::Refuse(404, "NotFound")));
+    let outcome = doctor(&server, &["--node", "claimed"]).exits(1);
+    assert!(outcome.stdout.contains("API server v1.36.2 (claims_not_served)"), "{outcome:?}");
+}
+
 fn doctor(server: &ApiServer, arguments: &[&str]) -> Outcome {
     let mut all = vec!["doctor", "--root", "/nonexistent"];
     all.extend(arguments);

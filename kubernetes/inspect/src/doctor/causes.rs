@@ -58,6 +58,91 @@ cgpu_diagnosis::causes! {
     Starting, Pending, ByDesign, "starting",
         "The pod is on its node, has its GPUs, and has not been started yet.",
         "Wait, and read its events (kubectl describe pod): images are pulled, volumes mounted.";
+    // Its claims are not allocated, or not prepared.
+    ClaimsNotServed, Pending, Wrong, "claims_not_served",
+        "The API server does not serve resource.k8s.io/v1, so no pod can claim a GPU.",
+        "Upgrade the cluster to Kubernetes 1.36, or remove the label cgpu.dev/engine of its nodes: \
+         they then share GPUs by units (aliyun.com/gpu-mem).";
+    TooOldForClaims, Pending, Wrong, "too_old_for_claims",
+        "A part of the cluster is too old for claims.",
+        "Upgrade it to Kubernetes 1.36, in which pods can claim shares of a GPU.";
+    SharesOff, Pending, Wrong, "shares_off",
+        "Consumable capacity is off: a claim gets a whole GPU or none.",
+        "Enable the feature gate DRAConsumableCapacity at the API server, the controller manager, \
+         the scheduler and the kubelets (the default from 1.36 on), and restart the driver's pods.";
+    ClaimMissing, Pending, Wrong, "claim_missing",
+        "The pod names a claim that does not exist.",
+        "Create the ResourceClaim in the pod's namespace, or correct the name in resourceClaims.";
+    TemplateMissing, Pending, Wrong, "template_missing",
+        "The pod names a template of claims that does not exist.",
+        "Create the ResourceClaimTemplate in the pod's namespace, or correct the name in \
+         resourceClaims.";
+    ClaimNotMade, Pending, Wrong, "claim_not_made",
+        "The cluster has made no claim for the pod from its template.",
+        "Check that kube-controller-manager runs, and read the pod's events (kubectl describe \
+         pod).";
+    ClaimClassUnknown, Pending, Wrong, "claim_class_unknown",
+        "The claim names a class of devices that does not exist.",
+        "Name one of `kubectl get deviceclass`; cgpu's chart has cgpu, cgpu-mig and cgpu-cores \
+         (dra.enabled).";
+    ClaimConfigRefused, Pending, Wrong, "claim_config_refused",
+        "The configuration of the claim or of its class is invalid, so it is not prepared.",
+        "Correct it as the message says, in a new claim: a claim cannot be changed.";
+    ClaimNoDevices, Pending, Wrong, "claim_no_devices",
+        "No node publishes GPUs for claims.",
+        "Label a node (kubectl label node NODE cgpu.dev/engine=dra), and check that \
+         cgpu-dra-driver runs on it.";
+    ClaimSelectorFails, Pending, Wrong, "claim_selector_fails",
+        "A selector of the claim fails on a device, so the scheduler does not allocate the claim.",
+        "Test whether a device has the attribute before its use (`\"NAME\" in \
+         device.attributes[\"gpu.cgpu.dev\"] && ...`), in a new claim.";
+    ClaimSelectorUnchecked, Pending, Wrong, "claim_selector_unchecked",
+        "The claim's selectors could not be checked here.",
+        "Read the scheduler's message (kubectl describe pod), and compare the selectors with the \
+         devices (kubectl get resourceslice -o yaml).";
+    ClaimUnselected, Pending, Wrong, "claim_unselected",
+        "The selectors of the claim and its class select no device.",
+        "Compare them with the devices (kubectl get resourceslice -o yaml), and make a new claim.";
+    ClaimTainted, Pending, Wrong, "claim_tainted",
+        "All devices that the claim selects have taints.",
+        "Cure the GPUs (cgpu doctor on their nodes): the driver removes its taint when they are \
+         healthy; or add nodes.";
+    ClaimOtherMode, Pending, Wrong, "claim_other_mode",
+        "No selected device gives such capacities: GPUs have weights, or cores (policy 3).",
+        "Request what the devices have, or set the policy of an empty GPU (cgpu set 0/policy 3).";
+    ClaimTooLarge, Pending, Wrong, "claim_too_large",
+        "The claim requests more than any selected device has.",
+        "Request less of each device, several devices (count), or add a node with larger GPUs.";
+    ClaimWholeDevice, Pending, Wrong, "claim_whole_device",
+        "Other claims have the selected devices as a whole.",
+        "Wait until their pods end, or add a node; a claim that names no memory gets a whole GPU.";
+    ClaimNoCores, Pending, Wrong, "claim_no_cores",
+        "No selected device has enough of its cores free.",
+        "Wait until other pods end, request less, or add a node.";
+    ClaimNoWeight, Pending, Wrong, "claim_no_weight",
+        "No selected device has enough weight left.",
+        "Wait until other pods end, request less, or add a node; the sum is max_inst of the GPU.";
+    ClaimNoMemory, Pending, Wrong, "claim_no_memory",
+        "No selected device has enough memory free.",
+        "Wait until other pods end, request less, or add a node.";
+    ClaimTooFewDevices, Pending, Wrong, "claim_too_few_devices",
+        "No node has as many fitting devices as the claim requests.",
+        "Request fewer devices, wait until other pods end, or add a node with more GPUs.";
+    ClaimScattered, Pending, Wrong, "claim_scattered",
+        "No node has devices for all requests of the claim.",
+        "Divide the claim over several pods, wait until other pods end, or add a node.";
+    ClaimOtherObstacle, Pending, Wrong, "claim_other_obstacle",
+        "A node has devices for each request of the claim, and it is not allocated for another \
+         reason.",
+        "Do what the scheduler's message says; constraints, other claims of the pod, CPU and \
+         memory are not checked here.";
+    ClaimUnused, Pending, ByDesign, "claim_unused",
+        "No pod uses the claim, so it is not allocated.",
+        "Name it in resourceClaims of a pod.";
+    PrepareFailed, Pending, Wrong, "prepare_failed",
+        "The node could not prepare the pod's claim.",
+        "Do what the message says; the kubelet tries again. After `waits for` it goes away by \
+         itself.";
     // It runs without a limit.
     IsolationOff, Unlimited, ByDesign, "isolation_off",
         "The node's label cgpu.disable.isolation is `true`: its containers have no limits.",
@@ -126,6 +211,17 @@ cgpu_diagnosis::causes! {
     LabelIgnored, NoGpu, ByDesign, "label_ignored",
         "A label has an unknown name or value, and is ignored.",
         "Correct the label, or remove it.";
+    NoDriver, NoGpu, Wrong, "no_driver",
+        "Pods are to claim GPUs of the node, but cgpu-dra-driver has published none.",
+        "Check the driver's pod on that node and its log (kubectl logs); it needs NVML or the \
+         monitor.";
+    DriverFailing, NoGpu, Wrong, "driver_failing",
+        "cgpu-dra-driver does not run on the node.",
+        "Read its log (kubectl logs) and its events.";
+    SlicesIncomplete, NoGpu, Wrong, "slices_incomplete",
+        "Slices of the node are missing or not understood: the scheduler ignores its GPUs.",
+        "Wait a minute, then restart the driver's pod: it writes them anew; upgrade this program \
+         if the driver is newer.";
     // Files of the node.
     RuntimeMissing, Unlimited, Wrong, "runtime_missing",
         "This node lacks a file of cgpu that containers need.",

@@ -11,6 +11,8 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use super::claim::ClaimFacts;
+
 pub(crate) struct Facts {
     pub(crate) cluster: Cluster,
     /// Pods by namespace and name.
@@ -19,6 +21,8 @@ pub(crate) struct Facts {
     pub(crate) nodes: BTreeMap<String, ObservedNode>,
     /// Handlers of runtime classes by name; `None` without permission to list them.
     pub(crate) classes: Option<BTreeMap<String, String>>,
+    /// Claims of GPUs, and what they need.
+    pub(crate) claims: ClaimFacts,
 }
 
 impl Facts {
@@ -27,6 +31,7 @@ impl Facts {
         nodes: Vec<ObservedNode>,
         mut pods: Vec<ObservedPod>,
         classes: Option<Vec<ObservedClass>>,
+        claims: ClaimFacts,
     ) -> Self {
         let mut cluster = Cluster::new(dialects);
         cluster.replace(nodes.iter().map(|node| &node.node), pods.iter().map(|pod| &pod.pod));
@@ -35,7 +40,7 @@ impl Facts {
         let classes = classes.map(|classes| {
             classes.into_iter().map(|class| (class.metadata.name, class.handler)).collect()
         });
-        Self { cluster, pods, nodes, classes }
+        Self { cluster, pods, nodes, classes, claims }
     }
 }
 
@@ -55,14 +60,33 @@ pub(crate) struct PodSpec {
     #[serde(deserialize_with = "nullable")]
     pub(crate) runtime_class_name: String,
     #[serde(deserialize_with = "nullable")]
-    containers: Vec<Container>,
+    pub(crate) containers: Vec<Container>,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) resource_claims: Vec<ClaimReference>,
+}
+
+/// A claim of a pod, by name or made from a template.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct ClaimReference {
+    /// Name in the pod.
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) name: String,
+    pub(crate) resource_claim_name: Option<String>,
+    pub(crate) resource_claim_template_name: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct Container {
+pub(crate) struct Container {
     #[serde(deserialize_with = "nullable")]
     name: String,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) image: String,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) command: Vec<String>,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) args: Vec<String>,
     #[serde(deserialize_with = "nullable")]
     env: Vec<Variable>,
 }
@@ -89,6 +113,9 @@ pub(crate) struct PodStatus {
     init_container_statuses: Vec<ContainerStatus>,
     #[serde(deserialize_with = "nullable")]
     container_statuses: Vec<ContainerStatus>,
+    /// Claims that were made from templates.
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) resource_claim_statuses: Vec<ClaimReference>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -195,6 +222,15 @@ struct NodeStatus {
     conditions: Vec<Condition>,
     #[serde(deserialize_with = "nullable")]
     runtime_handlers: Vec<Handler>,
+    #[serde(deserialize_with = "nullable")]
+    node_info: NodeInfo,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct NodeInfo {
+    #[serde(deserialize_with = "nullable")]
+    kubelet_version: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -216,6 +252,11 @@ impl ObservedNode {
     pub(crate) fn has_handler(&self, name: &str) -> Option<bool> {
         let handlers = &self.status.runtime_handlers;
         (!handlers.is_empty()).then(|| handlers.iter().any(|handler| handler.name == name))
+    }
+
+    /// Returns the version of its kubelet, such as `v1.36.2`; empty if it is not known.
+    pub(crate) fn kubelet_version(&self) -> &str {
+        &self.status.node_info.kubelet_version
     }
 
     pub(crate) fn handlers(&self) -> Vec<&str> {

@@ -31,7 +31,7 @@ pub(super) fn examine(
         return;
     }
     let Some(pod_request) = facts.cluster.pod(&observed.pod.metadata.uid) else {
-        if is_selected {
+        if is_selected && observed.spec.resource_claims.is_empty() {
             findings.add(Cause::RequestsNothing, &subject, "");
         }
         return;

@@ -8,8 +8,11 @@ use cgpu_kubernetes_core::names::Dialects;
 use serde_json::{Value, json};
 
 use super::causes::{Cause, Findings, Question};
+use super::claim::ClaimFacts;
 use super::facts::{Facts, ObservedClass, ObservedNode, ObservedPod};
 use super::{Scope, diagnose, files};
+
+mod claims;
 
 /// A healthy cluster: a node with two GPUs and its plugin, and a running pod.
 struct Cluster {
@@ -73,6 +76,12 @@ fn plugin() -> Value {
     })
 }
 
+fn unscheduled(mut pod: Value, message: &str) -> Value {
+    pod["status"]["conditions"] =
+        json!([{"type": "PodScheduled", "status": "False", "message": message}]);
+    pod
+}
+
 impl Cluster {
     fn healthy() -> Self {
         let class = json!({"metadata": {"name": "cgpu"}, "handler": "cgpu"});
@@ -94,7 +103,7 @@ impl Cluster {
         self
     }
 
-    fn facts(self) -> Facts {
+    fn facts(self, claims: ClaimFacts) -> Facts {
         let read = |values: Vec<Value>| -> Vec<ObservedPod> {
             values.into_iter().map(|value| serde_json::from_value(value).unwrap()).collect()
         };
@@ -103,12 +112,12 @@ impl Cluster {
         let classes: Option<Vec<ObservedClass>> = self.classes.map(|all| {
             all.into_iter().map(|value| serde_json::from_value(value).unwrap()).collect()
         });
-        Facts::new(Dialects::default(), nodes, read(self.pods), classes)
+        Facts::new(Dialects::default(), nodes, read(self.pods), classes, claims)
     }
 
     fn findings(self, scope: Scope<'_>) -> Findings {
         let mut findings = Findings::default();
-        diagnose(&self.facts(), &scope, &mut findings).unwrap();
+        diagnose(&self.facts(ClaimFacts::default()), &scope, &mut findings).unwrap();
         findings
     }
 
@@ -133,11 +142,6 @@ fn healthy_system_has_no_findings() {
 
 #[test]
 fn pending_pods_have_a_cause() {
-    let unscheduled = |mut pod: Value, message: &str| {
-        pod["status"]["conditions"] =
-            json!([{"type": "PodScheduled", "status": "False", "message": message}]);
-        pod
-    };
     let mut divided = pod("p", 9);
     divided["metadata"]["labels"] = json!({"aliyun.com/gpu-count": "2"});
     let mut claimed = running("p", 2);
@@ -370,7 +374,7 @@ fn missing_pod_or_node_is_an_error() {
     for (scope, message) in
         [(pod, "pods \"x\" not found in namespace \"test\""), (node, "nodes \"x\" not found")]
     {
-        let facts = Cluster::healthy().facts();
+        let facts = Cluster::healthy().facts(ClaimFacts::default());
         let error = diagnose(&facts, &scope, &mut Findings::default()).unwrap_err();
         assert_eq!(error.to_string(), message);
     }
@@ -390,5 +394,6 @@ fn the_page_lists_every_cause() {
 
 #[test]
 fn every_cause_is_planted_by_a_test_here() {
-    fixture::check_planted::<Cause>(include_str!("tests.rs"));
+    let tests = [include_str!("tests.rs"), include_str!("tests/claims.rs")].concat();
+    fixture::check_planted::<Cause>(&tests);
 }

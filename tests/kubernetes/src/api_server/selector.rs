@@ -23,13 +23,14 @@ enum Want {
 }
 
 /// Fields that the real server supports; it refuses others.
-const FIELDS: [&str; 6] = [
+const FIELDS: [&str; 7] = [
     "metadata.name",
     "metadata.namespace",
     "spec.nodeName",
     "spec.driver",
     "status.phase",
     "involvedObject.uid",
+    "reason",
 ];
 
 impl Selector {

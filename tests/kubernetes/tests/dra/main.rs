@@ -3,6 +3,7 @@
 
 mod container;
 mod dialects;
+mod doctor;
 mod real;
 
 use std::collections::BTreeSet;

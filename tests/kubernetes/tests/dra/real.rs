@@ -18,14 +18,14 @@ use crate::dialects::controller;
 use crate::{DRIVER, NODE, driver, uid};
 
 /// Two GPUs, and one that is partitioned.
-const GPUS: &str = "A100:40960,A100:40960,A100:40960/mig=3g.20gb,1g.5gb";
+pub(crate) const GPUS: &str = "A100:40960,A100:40960,A100:40960/mig=3g.20gb,1g.5gb";
 /// The control plane outlives a slow test.
 const LIFETIME: Duration = Duration::from_secs(600);
 
 /// The classes of the chart, which is not rendered here.
 const CLASSES: [(&str, &str); 2] = [("cgpu", "gpu"), ("cgpu-mig", "mig")];
 
-struct ControlPlane {
+pub(crate) struct ControlPlane {
     folder: PathBuf,
     kubectl: PathBuf,
     _children: Vec<Child>,
@@ -43,7 +43,7 @@ fn address() -> String {
 
 impl ControlPlane {
     /// Starts it, with one node that has no kubelet; none: a program is missing.
-    fn start(test: &str, folder: &Path) -> Option<Self> {
+    pub(crate) fn start(test: &str, folder: &Path) -> Option<Self> {
         let names = ["ETCD", "KUBE_APISERVER", "KUBE_CONTROLLER_MANAGER", "KUBE_SCHEDULER"];
         let programs: Vec<PathBuf> = names.into_iter().filter_map(program).collect();
         let kubectl = program("KUBECTL").unwrap_or_else(|| "kubectl".into());
@@ -134,12 +134,12 @@ impl ControlPlane {
         Some(plane)
     }
 
-    fn kubeconfig(&self) -> PathBuf {
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.folder.join("kubeconfig")
     }
 
     /// Runs kubectl; none: it failed.
-    fn kubectl(&self, arguments: &[&str]) -> Option<String> {
+    pub(crate) fn kubectl(&self, arguments: &[&str]) -> Option<String> {
         let mut command = Command::new(&self.kubectl);
         command.env("HOME", &self.folder).arg("--kubeconfig").arg(self.kubeconfig());
         let outcome = Child::start({
@@ -150,7 +150,7 @@ impl ControlPlane {
         (outcome.code() == Some(0)).then_some(outcome.stdout)
     }
 
-    fn apply(&self, object: &Value) {
+    pub(crate) fn apply(&self, object: &Value) {
         self.apply_text(&object.to_string());
     }
 
@@ -162,7 +162,7 @@ impl ControlPlane {
     }
 
     /// The claims that are allocated and not being deleted.
-    fn allocated(&self) -> Vec<Value> {
+    pub(crate) fn allocated(&self) -> Vec<Value> {
         self.claims().into_iter().filter(is_allocated).collect()
     }
 
