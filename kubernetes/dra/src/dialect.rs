@@ -5,10 +5,12 @@
 //! controller makes the template from the name alone.
 
 use cgpu_kubernetes_core::resource_request::MAX_GPUS;
+use cgpu_shm::limits::MAX_WEIGHT;
 use serde_json::{Value, json};
 
 use crate::DRIVER;
-use crate::capacity::{CORES, MEMORY};
+use crate::capacity::{CORES, MEMORY, WEIGHT};
+use crate::config;
 
 /// Name of the only request in a claim.
 const REQUEST: &str = "gpu";
@@ -22,10 +24,21 @@ const MAX_MIB: u64 = 1 << 42;
 pub struct ClaimRequest {
     /// MiB of memory; none for all of it.
     pub mib: Option<u64>,
-    /// Percent of compute; none where weights decide.
-    pub cores: Option<u32>,
+    /// Part of the compute.
+    pub compute: Compute,
+    /// Whether its container has high priority.
+    pub high_priority: bool,
     /// Number of GPUs.
     pub gpus: usize,
+}
+
+/// Part of a GPU's compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Compute {
+    /// A weight, on GPUs without fixed percentages. 1 if nothing is requested.
+    Weight(u32),
+    /// A fixed percentage.
+    Cores(u32),
 }
 
 impl ClaimRequest {
@@ -33,36 +46,40 @@ impl ClaimRequest {
     /// is not one of ours.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        let words: Vec<&str> = name.strip_prefix("cgpu-")?.split('-').collect();
-        let (memory, cores, gpus) = match words[..] {
-            ["memory", memory, "cores", cores, "gpus", gpus] => (Some(memory), Some(cores), gpus),
-            ["memory", memory, "gpus", gpus] => (Some(memory), None, gpus),
-            ["cores", cores, "gpus", gpus] => (None, Some(cores), gpus),
-            ["gpus", gpus] => (None, None, gpus),
-            _ => return None,
-        };
-        let mib = |text: &str| text.strip_suffix("mi")?.parse().ok();
-        let request = Self {
-            mib: memory.map(|text| mib(text).ok_or(())).transpose().ok()?,
-            cores: cores.map(str::parse).transpose().ok()?,
-            gpus: gpus.parse().ok()?,
-        };
+        let mut words = name.strip_prefix("cgpu-")?.split('-').peekable();
+        // What cannot be parsed is left out, so that the name differs at the end.
+        let mut amount = |word| words.next_if_eq(&word).and_then(|_| words.next());
+        let mib = amount("memory").and_then(|text| text.strip_suffix("mi")?.parse().ok());
+        let cores = amount("cores").and_then(|text| text.parse().ok());
+        let weight = amount("weight").and_then(|text| text.parse().ok());
+        let high_priority = words.next_if_eq(&"high").is_some();
+        let gpus = words.next_if_eq(&"gpus").and_then(|_| words.next()?.parse().ok())?;
+        let compute = cores.map_or(Compute::Weight(weight.unwrap_or(1)), Compute::Cores);
+        let request = Self { mib, compute, high_priority, gpus };
         (request.is_valid() && request.name() == name).then_some(request)
     }
 
     fn is_valid(&self) -> bool {
+        let compute = match self.compute {
+            Compute::Weight(weight) => (1..=MAX_WEIGHT).contains(&weight),
+            Compute::Cores(cores) => (1..=100).contains(&cores),
+        };
         self.mib.is_none_or(|mib| (1..=MAX_MIB).contains(&mib))
-            && self.cores.is_none_or(|cores| (1..=100).contains(&cores))
+            && compute
             && (1..=MAX_GPUS).contains(&self.gpus)
     }
 
     /// Returns the name of its template.
     #[must_use]
     pub fn name(&self) -> String {
-        let part = |amount: Option<String>| amount.unwrap_or_default();
-        let memory = part(self.mib.map(|mib| format!("memory-{mib}mi-")));
-        let cores = part(self.cores.map(|cores| format!("cores-{cores}-")));
-        format!("cgpu-{memory}{cores}gpus-{}", self.gpus)
+        let memory = self.mib.map(|mib| format!("memory-{mib}mi-")).unwrap_or_default();
+        let compute = match self.compute {
+            Compute::Weight(1) => String::new(),
+            Compute::Weight(weight) => format!("weight-{weight}-"),
+            Compute::Cores(cores) => format!("cores-{cores}-"),
+        };
+        let priority = if self.high_priority { "high-" } else { "" };
+        format!("cgpu-{memory}{compute}{priority}gpus-{}", self.gpus)
     }
 
     /// Returns the specification of its template. Several GPUs are different ones.
@@ -70,7 +87,13 @@ impl ClaimRequest {
     pub fn template(&self) -> Value {
         let mut capacity = serde_json::Map::new();
         capacity.extend(self.mib.map(|mib| (MEMORY.to_owned(), json!(format!("{mib}Mi")))));
-        capacity.extend(self.cores.map(|cores| (CORES.to_owned(), json!(cores.to_string()))));
+        let (name, amount) = match self.compute {
+            Compute::Weight(weight) => (WEIGHT, weight),
+            Compute::Cores(cores) => (CORES, cores),
+        };
+        if self.compute != Compute::Weight(1) {
+            capacity.insert(name.to_owned(), json!(amount.to_string()));
+        }
         let mut device = json!({
             "deviceClassName": CLASS, "allocationMode": "ExactCount", "count": self.gpus,
         });
@@ -81,6 +104,14 @@ impl ClaimRequest {
         if self.gpus > 1 {
             let uuid = format!("{DRIVER}/uuid");
             devices["constraints"] = json!([{ "requests": [REQUEST], "distinctAttribute": uuid }]);
+        }
+        if self.high_priority {
+            let parameters = json!({
+                "apiVersion": config::API_VERSION, "kind": config::KIND, "highPriority": true,
+            });
+            devices["config"] = json!([{
+                "requests": [REQUEST], "opaque": { "driver": DRIVER, "parameters": parameters },
+            }]);
         }
         json!({ "spec": { "devices": devices } })
     }
@@ -113,6 +144,22 @@ mod tests {
     }
 
     #[test]
+    fn weight_and_priority_are_capacity_and_configuration() {
+        let name = "cgpu-memory-128mi-weight-3-high-gpus-1";
+        let template = ClaimRequest::named(name).expect("a request").template();
+        let devices = &template["spec"]["devices"];
+        let capacity = &devices["requests"][0]["exactly"]["capacity"]["requests"];
+        assert_eq!(capacity, &json!({"memory": "128Mi", "weight": "3"}));
+        // The scheduler copies the configuration into the allocation.
+        let mut entry = devices["config"][0].clone();
+        entry["source"] = json!("FromClaim");
+        let entry = serde_json::from_value(entry).expect("a configuration");
+        let settings = config::settings(&[entry], REQUEST).expect("it is understood");
+        assert!(settings.high_priority);
+        assert!(ClaimRequest::named("cgpu-gpus-1").expect("a request").template()["spec"]["devices"]["config"].is_null());
+    }
+
+    #[test]
     fn names_that_are_not_canonical_or_too_large_have_no_template() {
         for name in [
             "",
@@ -135,6 +182,13 @@ mod tests {
             "cgpu-memory-99999999999999999999999mi-gpus-1",
             "cgpu-memory--1mi-gpus-1",
             "cgpu-memory-8192mi",
+            "cgpu-weight-1-gpus-1",
+            "cgpu-weight-26-gpus-1",
+            "cgpu-weight-x-gpus-1",
+            "cgpu-cores-30-weight-2-gpus-1",
+            "cgpu-high-memory-1mi-gpus-1",
+            "cgpu-high-1-gpus-1",
+            "cgpu-gpus-1-high",
             "cgpu-cores-0-gpus-1",
             "cgpu-cores-101-gpus-1",
             "cgpu-cores-30-memory-8192mi-gpus-1",
@@ -142,17 +196,26 @@ mod tests {
         ] {
             assert_eq!(ClaimRequest::named(name), None, "{name}");
         }
-        assert!(ClaimRequest::named("cgpu-memory-4398046511104mi-cores-100-gpus-16").is_some());
+        for name in [
+            "cgpu-memory-4398046511104mi-cores-100-high-gpus-16",
+            "cgpu-memory-1mi-weight-25-gpus-1",
+        ] {
+            assert!(ClaimRequest::named(name).is_some(), "{name}");
+        }
     }
 
     proptest! {
         #[test]
         fn name_of_a_request_says_the_request(
             mib in proptest::option::of(1_u64..=MAX_MIB),
-            cores in proptest::option::of(1_u32..=100),
+            compute in prop_oneof![
+                (1..=MAX_WEIGHT).prop_map(Compute::Weight),
+                (1_u32..=100).prop_map(Compute::Cores),
+            ],
+            high_priority: bool,
             gpus in 1_usize..=MAX_GPUS,
         ) {
-            let request = ClaimRequest { mib, cores, gpus };
+            let request = ClaimRequest { mib, compute, high_priority, gpus };
             let name = request.name();
             prop_assert_eq!(ClaimRequest::named(&name), Some(request));
             prop_assert!(name.len() <= 63, "{}", name);
@@ -160,7 +223,8 @@ mod tests {
 
         #[test]
         fn any_name_has_no_request_or_is_its_name(
-            name in "cgpu-(memory-[0-9]{0,14}(mi)?-)?(cores-[+0-9]{0,4}-)?gpus-[0-9]{0,3}",
+            name in "cgpu-(memory-[0-9]{0,14}(mi)?-)?(cores-[+0-9]{0,4}-)?\
+                (weight-[0-9]{0,2}-)?(high-)?gpus-[0-9]{0,3}",
         ) {
             if let Some(request) = ClaimRequest::named(&name) {
                 prop_assert_eq!(request.name(), name);

@@ -83,7 +83,7 @@ mod tests {
         let mut used = keys([1, 2]);
         used.insert(("test".to_owned(), "of-its-author".to_owned()));
         let changes = unused.changes(&used, &keys([2]), at(0), RETENTION);
-        let request = ClaimRequest { mib: Some(1), cores: None, gpus: 1 };
+        let request = ClaimRequest::named(&key(1).1).expect("a request");
         assert_eq!(changes, [Change::Create(key(1), request)]);
     }
 

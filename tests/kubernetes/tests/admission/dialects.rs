@@ -1,11 +1,13 @@
 //! The policies that replace old resource names by claims. Their settings are in two variables.
 
+use std::slice;
+
 use cgpu_kubernetes_core::container_request::{ContainerRequest, Memory};
 use cgpu_kubernetes_core::names::{Dialects, annotation, label};
 use cgpu_kubernetes_core::object::Pod;
 use cgpu_kubernetes_core::resource_request::ResourceRequest;
 use cgpu_kubernetes_core::unit::Unit;
-use cgpu_kubernetes_dra::dialect::ClaimRequest;
+use cgpu_kubernetes_dra::dialect::{ClaimRequest, Compute};
 use serde_json::{Value, json};
 
 use crate::interpreter::Policy;
@@ -65,6 +67,14 @@ fn container(name: &str, amounts: &Value) -> Value {
     json!({"name": name, "image": "i", "resources": {"limits": amounts, "requests": amounts}})
 }
 
+/// Adds variables, whose names begin with `ALIYUN_COM_GPU_`.
+fn with_variables(container: &Value, variables: &[(&str, &str)]) -> Value {
+    let mut container = container.clone();
+    let variable = |(name, value): &(&str, &str)| json!({"name": format!("ALIYUN_COM_GPU_{name}"), "value": value});
+    container["env"] = variables.iter().map(variable).collect();
+    container
+}
+
 fn pod(containers: &[Value], init_containers: &[Value], gpus: Option<&str>) -> Value {
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -116,7 +126,7 @@ pub(crate) fn translated() -> Vec<Case> {
     claiming["spec"]["containers"][0]["resources"]["claims"] = json!([{"name": "own"}]);
     vec![
         (
-            pod(&[main.clone()], &[], None),
+            pod(slice::from_ref(&main), &[], None),
             &[("cgpu-0", "cgpu-memory-8192mi-gpus-1")],
             &[&["cgpu-0"]],
         ),
@@ -138,7 +148,11 @@ pub(crate) fn translated() -> Vec<Case> {
         ),
         // A sidecar runs beside the containers, an init container before them.
         (
-            pod(&[main.clone()], &[sidecar, init.clone(), plain.clone(), other, last], None),
+            pod(
+                slice::from_ref(&main),
+                &[sidecar, init.clone(), plain.clone(), other, last.clone()],
+                None,
+            ),
             &[
                 ("cgpu-0", "cgpu-memory-8192mi-gpus-1"),
                 ("cgpu-1", "cgpu-memory-8192mi-gpus-1"),
@@ -151,6 +165,24 @@ pub(crate) fn translated() -> Vec<Case> {
             &[("cgpu-1", "cgpu-memory-8192mi-gpus-1")],
             &[&[], &["cgpu-1"]],
         ),
+        // Weight and priority are in variables. Beside a percentage, a weight has no effect.
+        (
+            pod(
+                &[
+                    with_variables(&main, &[("SCHD_WEIGHT", "3"), ("HIGH_PRIO", "1")]),
+                    with_variables(&container("cores", &both), &[("SCHD_WEIGHT", "3")]),
+                    with_variables(&last, &[("SCHD_WEIGHT", "3"), ("SCHD_WEIGHT", "1")]),
+                ],
+                &[],
+                None,
+            ),
+            &[
+                ("cgpu-0", "cgpu-memory-8192mi-weight-3-high-gpus-1"),
+                ("cgpu-1", "cgpu-memory-8192mi-cores-30-gpus-1"),
+                ("cgpu-2", "cgpu-memory-2048mi-gpus-1"),
+            ],
+            &[&["cgpu-0"], &["cgpu-1"], &["cgpu-2"]],
+        ),
         // Its own claims stay.
         (claiming, &[("cgpu-0", "cgpu-memory-8192mi-gpus-1")], &[&["own", "cgpu-0"], &[]]),
     ]
@@ -160,6 +192,9 @@ pub(crate) fn translated() -> Vec<Case> {
 pub(crate) fn refused() -> Vec<Value> {
     let of = |amounts: Value, gpus| pod(&[container("main", &amounts)], &[], gpus);
     let memory = json!({"aliyun.com/gpu-mem": "8"});
+    let weighted = |weight: &str| {
+        pod(&[with_variables(&container("main", &memory), &[("SCHD_WEIGHT", weight)])], &[], None)
+    };
     vec![
         of(json!({"aliyun.com/gpu-core.percentage": "30"}), None),
         of(json!({"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-core.percentage": "101"}), None),
@@ -169,6 +204,9 @@ pub(crate) fn refused() -> Vec<Value> {
         of(memory.clone(), Some("0")),
         of(memory.clone(), Some("17")),
         of(memory.clone(), Some("two")),
+        weighted("26"),
+        weighted("heavy"),
+        pod(&[with_variables(&container("main", &memory), &[("HIGH_PRIO", "yes")])], &[], None),
         // One container that is not understood leaves the pod as it is.
         pod(
             &[container("main", &memory), container("o", &json!({"aliyun.com/gpu-mem": "3"}))],
@@ -279,7 +317,11 @@ fn compare(policies: &Policies, unit: Unit, dialects: Dialects, pod: &Value) -> 
                     Memory::Whole => None,
                     Memory::Percent(_) => unreachable!("a percentage"),
                 },
-                cores: Some(need.percent).filter(|percent| *percent > 0),
+                compute: match need.percent {
+                    0 => Compute::Weight(1),
+                    percent => Compute::Cores(percent),
+                },
+                high_priority: false,
                 gpus: need.gpus,
             });
         let template = claimed.first().map(|claim| {

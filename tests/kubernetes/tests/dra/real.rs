@@ -394,8 +394,12 @@ fn pods_with_old_names_are_allocated_and_prepared_as_requested() {
     let info = until("the driver", || kubelet.register(DRIVER));
     let names = until("the devices", || Some(devices(&plane)).filter(|names| names.len() == 4));
     translate(&plane);
+    let mut one = old_pod("one", &[("main", "6")], &[], None);
+    let variable = |(name, value): (&str, &str)| json!({"name": name, "value": value});
+    let variables = [("ALIYUN_COM_GPU_SCHD_WEIGHT", "3"), ("ALIYUN_COM_GPU_HIGH_PRIO", "1")];
+    one["spec"]["containers"][0]["env"] = variables.map(variable).into_iter().collect();
     let pods = [
-        old_pod("one", &[("main", "6")], &[], None),
+        one,
         old_pod("two", &[("main", "8")], &[], Some("2")),
         // The init container has the claim of the second container.
         old_pod("three", &[("main", "3"), ("side", "5")], &[("init", "5")], None),
@@ -430,6 +434,10 @@ fn pods_with_old_names_are_allocated_and_prepared_as_requested() {
     let answers = kubelet.prepare(&info, &all).expect("an answer");
     assert!(answers.values().all(Result::is_ok), "{answers:?}");
     assert_eq!(given(&fixture, &names), consumed(&claims));
+    let shares = fs::read_dir(fixture.root().join("shares")).expect("limits").flatten();
+    let limits = shares.map(|entry| fs::read_to_string(entry.path()).expect("limits"));
+    let weighted: Vec<String> = limits.filter(|text| text.contains("weight 3\n")).collect();
+    assert!(weighted.len() == 1 && weighted[0].contains("high_priority 1\n"), "{weighted:?}");
     // A template stays while a pod names it, and no longer.
     let templates = || {
         let text = plane.kubectl(&["get", "resourceclaimtemplates", "-o", "name"]);
