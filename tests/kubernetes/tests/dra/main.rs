@@ -5,6 +5,7 @@ mod container;
 mod dialects;
 mod doctor;
 mod real;
+mod scenarios;
 
 use std::collections::BTreeSet;
 use std::path::Path;

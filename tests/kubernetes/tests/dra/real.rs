@@ -109,8 +109,9 @@ impl ControlPlane {
         });
         let config = format!("--kubeconfig={}", at("kubeconfig"));
         let common = [config, "--leader-elect=false".to_owned(), "--secure-port=0".to_owned()];
-        let claims = "--controllers=resourceclaim-controller,garbage-collector-controller";
-        children.push(start(controllers, &[&common[..], &[claims.to_owned()]].concat()));
+        let controllers_of = "--controllers=resourceclaim-controller,garbage-collector-controller,\
+            job-controller,deployment-controller,replicaset-controller,resourcequota-controller";
+        children.push(start(controllers, &[&common[..], &[controllers_of.to_owned()]].concat()));
         children.push(start(scheduler, &common));
         plane._children = children;
         plane.apply(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}));
@@ -154,7 +155,7 @@ impl ControlPlane {
         self.apply_text(&object.to_string());
     }
 
-    fn apply_text(&self, text: &str) {
+    pub(crate) fn apply_text(&self, text: &str) {
         let file = self.folder.join("applied.yaml");
         fs::write(&file, text).expect("a file");
         let file = file.to_string_lossy().into_owned();
@@ -166,19 +167,19 @@ impl ControlPlane {
         self.claims().into_iter().filter(is_allocated).collect()
     }
 
-    fn claims(&self) -> Vec<Value> {
+    pub(crate) fn claims(&self) -> Vec<Value> {
         let text = self.kubectl(&["get", "resourceclaims", "-o", "json"]).expect("claims");
         let list: Value = serde_json::from_str(&text).expect("JSON");
         list["items"].as_array().cloned().unwrap_or_default()
     }
 }
 
-fn is_allocated(claim: &Value) -> bool {
+pub(crate) fn is_allocated(claim: &Value) -> bool {
     claim["status"]["allocation"].is_object() && claim["metadata"]["deletionTimestamp"].is_null()
 }
 
 /// Memory in MiB and weight of each device.
-type Sums = BTreeMap<String, (u64, u64)>;
+pub(crate) type Sums = BTreeMap<String, (u64, u64)>;
 
 fn add(sums: &mut Sums, device: &str, memory: u64, weight: u64) {
     let sum = sums.entry(device.to_owned()).or_default();
@@ -186,12 +187,13 @@ fn add(sums: &mut Sums, device: &str, memory: u64, weight: u64) {
 }
 
 /// What the API server says that claims consume.
-fn consumed(claims: &[Value]) -> Sums {
+pub(crate) fn consumed(claims: &[Value]) -> Sums {
     let mut sums = Sums::new();
     for claim in claims {
-        for result in
-            claim["status"]["allocation"]["devices"]["results"].as_array().into_iter().flatten()
-        {
+        let results = claim["status"]["allocation"]["devices"]["results"].as_array();
+        let is_limited =
+            |result: &&Value| result["driver"] == DRIVER && result["adminAccess"] != json!(true);
+        for result in results.into_iter().flatten().filter(is_limited) {
             let capacity = &result["consumedCapacity"];
             let text = |name: &str| capacity[name].as_str().expect("an amount").to_owned();
             let memory = text("memory");
@@ -207,7 +209,7 @@ fn consumed(claims: &[Value]) -> Sums {
 }
 
 /// What the limits files of the node give.
-fn given(fixture: &Fixture, devices: &BTreeMap<String, String>) -> Sums {
+pub(crate) fn given(fixture: &Fixture, devices: &BTreeMap<String, String>) -> Sums {
     let mut sums = Sums::new();
     for entry in fs::read_dir(fixture.root().join("shares")).expect("limits").flatten() {
         let text = fs::read_to_string(entry.path()).expect("limits");
@@ -221,7 +223,7 @@ fn given(fixture: &Fixture, devices: &BTreeMap<String, String>) -> Sums {
 }
 
 /// Names of the published devices, by their UUIDs' digits.
-fn devices(plane: &ControlPlane) -> BTreeMap<String, String> {
+pub(crate) fn devices(plane: &ControlPlane) -> BTreeMap<String, String> {
     let text = plane.kubectl(&["get", "resourceslices", "-o", "json"]).expect("slices");
     let list: Value = serde_json::from_str(&text).expect("JSON");
     let devices = list["items"].as_array().into_iter().flatten();
