@@ -25,39 +25,31 @@ use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{ErrorKind, Write};
 use std::iter;
-use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
-use cgpu_shm::file::{self, Access, Fault};
+use cgpu_client::process::{INITIAL, Process, own_namespace};
+use cgpu_client::record::{START_TIMEOUT, has_live_slot};
 use cgpu_shm::limits::Limits;
-use cgpu_shm::liveness::{self, Liveness};
 use cgpu_shm::paths;
-use cgpu_shm::preamble::Kind;
 use cgpu_shm::region::{Region, RegionSpec};
 use cgpu_shm::regular_file;
-use cgpu_shm::units::{Nanos, SlotIndex};
+use cgpu_shm::units::Nanos;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Refusal;
 use crate::tmpfs;
 
 mod lock;
-mod process;
 mod room;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use process::INITIAL;
-use process::{Process, own_namespace};
 pub use room::GpuCapacity;
 
-/// Longest time between a container's folder and its first process. An older folder without a
-/// process was left behind.
-const START_TIMEOUT: Duration = Duration::from_secs(600);
 /// Files that a container's loader reads libraries to preload from.
 const PRELOADS: [&str; 2] = ["ld.so.preload", "ld-nix.so.preload"];
 /// The container's limits.
@@ -535,17 +527,6 @@ fn check_id(id: &str) -> Result<(), Refusal> {
         "`{}` is no id for a container: expected letters, digits, `-`, `_`, `+` or `.`, not starting with `.`",
         id.escape_default()
     )))
-}
-
-/// Whether a process may have the region open.
-fn has_live_slot(folder: &Path) -> bool {
-    let file = match file::open(folder, Kind::Use, Access::Read) {
-        Ok(file) => file,
-        Err(error) => return !matches!(error.fault, Fault::Missing),
-    };
-    SlotIndex::all().any(|slot| {
-        liveness::liveness(file.as_fd(), slot).map_or(true, |life| life == Liveness::Alive)
-    })
 }
 
 /// Removes folders that were left behind; returns the others.

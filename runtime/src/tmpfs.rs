@@ -105,7 +105,7 @@ pub fn show(folder: &Path, pid: i32) -> io::Result<()> {
 pub fn mounts_for_host() -> bool {
     let of =
         |name: &str| std::fs::metadata(Path::new("/proc").join(name)).map(|about| about.ino()).ok();
-    of("self/ns/pid") == Some(crate::folder::INITIAL)
+    of("self/ns/pid") == Some(cgpu_client::process::INITIAL)
         && of("self/ns/user") == Some(INITIAL_USERS)
         // A process with fewer rights than the first one may not read its namespace.
         && of("self/ns/mnt").is_some_and(|own| own == of("1/ns/mnt").unwrap_or(INITIAL_MOUNTS))

@@ -234,9 +234,10 @@ impl<'a> ProcessIndex<'a> {
         let read = || {
             let first = record::first_process(&self.identities[at].dir)?;
             let own = self.own_namespace.map_or(0, |(_, inode)| inode);
-            let groups = Cgroups::of(first.pid).filter(|_| [0, own].contains(&first.namespace))?;
+            let pid = first.pid.cast_unsigned();
+            let groups = Cgroups::of(pid).filter(|_| [0, own].contains(&first.namespace))?;
             // Checked last, so that the groups are of this process.
-            ProcessId { pid: first.pid, start_time: first.started }.lives().then_some(groups)
+            ProcessId { pid, start_time: first.started }.lives().then_some(groups)
         };
         self.places[at].get_or_init(read).as_ref()
     }

@@ -1,14 +1,16 @@
 //! Folders of containers: room, records, and what is left behind.
 
 use std::sync::mpsc;
+use std::time::Duration;
 
 use cgpu_client::device_id::DeviceId;
+use cgpu_client::process::may_have_process;
+use cgpu_client::record;
 use cgpu_shm::slots::SlotOwner;
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
 use rustix::fs::FlockOperation;
 
-use super::process::may_have_process;
 use super::room::MAX_CONTAINERS;
 use super::*;
 
@@ -193,6 +195,10 @@ fn containers_with_the_same_shares_have_one_folder() {
     assert!(two.exists() && two.is_alive() && !one.own().exists());
     Folder::of_share(root.path(), "a", "unknown").unwrap().remove().unwrap();
     assert!(two.exists(), "another container's hook removes nothing");
+    let held = record::holdings(root.path(), |shares| shares == ["a", "b"]).unwrap();
+    assert_eq!(held[0].shares, ["a", "b"]);
+    assert_eq!(held[0].limits.gpus, [(GPU, Bytes(10000 << 20))]);
+    assert_eq!(record::holdings(root.path(), |_| true).unwrap().len(), 2, "and those of `six`");
     two.remove().unwrap();
     assert!(!two.path().exists() && others.exists());
     make_of_shares(root.path(), "four", 10000, &["b"]).unwrap();

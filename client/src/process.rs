@@ -13,34 +13,39 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 /// The initial PID namespace (`PROC_PID_INIT_INO`), whose processes are all there are.
-pub(crate) const INITIAL: u64 = 0xEFFF_FFFC;
+pub const INITIAL: u64 = 0xEFFF_FFFC;
 
 /// A process. Its start time, in clock ticks since boot, tells it from a later one of its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Process {
-    pub(super) pid: i32,
-    pub(super) started: u64,
-    /// PID namespace of the number; 0: unknown.
+pub struct Process {
+    /// Its number.
+    pub pid: i32,
+    /// Its start time, in clock ticks since boot.
+    pub started: u64,
+    /// Inode of the PID namespace of the number; 0: unknown.
     #[serde(default)]
-    pub(super) namespace: u64,
+    pub namespace: u64,
 }
 
 impl Process {
     /// Returns the process with this number in our PID namespace, unless it has ended.
-    pub(super) fn find(pid: i32) -> Option<Self> {
+    #[must_use]
+    pub fn find(pid: i32) -> Option<Self> {
         let line = read(pid).ok()?;
         let stat = ProcessStat::parse(&line)?;
         Some(Self { pid, started: stat.start_time, namespace: own_namespace() })
     }
 
     /// Whether the number is of another PID namespace than ours.
-    pub(super) fn is_elsewhere(self) -> bool {
+    #[must_use]
+    pub fn is_elsewhere(self) -> bool {
         self.namespace != 0 && self.namespace != own_namespace()
     }
 
     /// Whether it may be alive. One of another namespace may be as long as that namespace may have
     /// a process.
-    pub(super) fn is_alive(self) -> bool {
+    #[must_use]
+    pub fn is_alive(self) -> bool {
         if self.is_elsewhere() {
             return may_have_process(self.namespace, INITIAL, Path::new("/proc"));
         }
@@ -59,7 +64,8 @@ fn read(pid: i32) -> std::io::Result<Vec<u8>> {
 }
 
 /// Our PID namespace; 0 if the system does not say.
-pub(super) fn own_namespace() -> u64 {
+#[must_use]
+pub fn own_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |about| about.ino())
 }
 
@@ -69,7 +75,8 @@ pub(super) fn own_namespace() -> u64 {
 /// can this be seen, and only if `hidepid` hides no process from us: then we may read its process
 /// 1.
 /// A process whose namespace cannot be read may be of any.
-pub(super) fn may_have_process(namespace: u64, initial: u64, proc: &Path) -> bool {
+#[must_use]
+pub fn may_have_process(namespace: u64, initial: u64, proc: &Path) -> bool {
     let Ok(mut processes) = fs::read_dir(proc) else { return true };
     let may_be_of_it = |entry: std::io::Result<fs::DirEntry>| {
         let Ok(entry) = entry else { return true };
