@@ -65,7 +65,8 @@ impl Failure {
         match (code, reason) {
             (409, "AlreadyExists") => Self::Exists(message),
             (409, _) => Self::Conflict(message),
-            (404, _) => Self::NotFound(message),
+            // Another 404 is of a path that the API server does not serve.
+            (404, "NotFound") => Self::NotFound(message),
             (410, _) => Self::Gone(message),
             _ => Self::Refused { code, message },
         }
@@ -99,6 +100,8 @@ mod tests {
         assert_eq!(of(409, "AlreadyExists"), Failure::Exists("m".into()));
         assert_eq!(of(410, "Expired"), Failure::Gone("m".into()));
         assert_eq!(of(404, "NotFound"), Failure::NotFound("m".into()));
+        let unserved = Failure::Refused { code: 404, message: "m".into() };
+        assert_eq!(of(404, "Failed to parse error data"), unserved);
         assert_eq!(of(403, "Forbidden").to_string(), "the API server answers 403: m");
     }
 }
