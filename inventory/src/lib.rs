@@ -80,6 +80,32 @@ pub fn read_devices(nvml: &Nvml) -> Result<Vec<HostDevice>, Unknown> {
     Ok(gpus)
 }
 
+/// Reads all GPUs; of a GPU that does not answer, takes the devices of an earlier list. Returns
+/// `None` unless the others are those of that list.
+#[must_use]
+pub fn complete_devices(nvml: &Nvml, earlier: &[HostDevice]) -> Option<Vec<HostDevice>> {
+    let found = (0..nvml.device_count().ok()?).map(|index| gpu(nvml, index).ok());
+    complete(found, earlier)
+}
+
+/// Completes what each GPU has answered, by index.
+fn complete(
+    found: impl Iterator<Item = Option<Vec<HostDevice>>>,
+    earlier: &[HostDevice],
+) -> Option<Vec<HostDevice>> {
+    let same = |one: &HostDevice, other: &HostDevice| (one.id, one.uuid) == (other.id, other.uuid);
+    let mut all: Vec<HostDevice> = Vec::new();
+    for (index, devices) in (0_u32..).zip(found) {
+        let of_index = earlier.iter().filter(|device| device.id.gpu() == index).copied();
+        all.extend(devices.unwrap_or_else(|| of_index.collect()));
+        // A GPU that is in neither list is unknown.
+        all.last().filter(|device| device.id.gpu() == index)?;
+    }
+    let is_known = all.len() == earlier.len()
+        && all.iter().all(|device| earlier.iter().any(|other| same(device, other)));
+    is_known.then_some(all)
+}
+
 /// Reads a GPU, or its instances if MIG is enabled. Drivers before R470 name instances after their
 /// GPU, so they cannot be distinguished.
 fn gpu(nvml: &Nvml, index: u32) -> Result<Vec<HostDevice>, NvmlError> {
@@ -118,4 +144,38 @@ pub fn simulated() -> Option<PathBuf> {
     let [state, list] = SIMULATED.map(std::env::var_os);
     let directory = state.as_deref().and_then(|state| Path::new(state).canonicalize().ok());
     (state.is_some() || list.is_some()).then(|| directory.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(id: &str, byte: u8) -> HostDevice {
+        let (uuid, total) = (Uuid([byte; 16]), Bytes(1 << 30));
+        HostDevice { uuid, id: id.parse().unwrap(), total, is_partitioned: false }
+    }
+
+    #[test]
+    fn gpu_that_does_not_answer_is_that_of_the_earlier_list() {
+        let (first, second) = (vec![device("0", 1)], vec![device("1.0", 2), device("1.2", 3)]);
+        let earlier = [first.clone(), second.clone()].concat();
+        let of = |found: &[Option<&Vec<HostDevice>>]| {
+            complete(found.iter().map(|devices| devices.cloned()), &earlier)
+        };
+        for found in [[None, None], [Some(&first), None], [None, Some(&second)]] {
+            assert_eq!(of(&found), Some(earlier.clone()), "{found:?}");
+        }
+        // Another GPU at an index, fewer or more devices, another number of GPUs.
+        let (other, fewer) = (vec![device("0", 9)], vec![device("1.0", 2)]);
+        for found in [
+            &[Some(&other), None][..],
+            &[None, Some(&fewer)],
+            &[Some(&first)],
+            &[None, None, None],
+            &[Some(&first), None, None],
+        ] {
+            assert_eq!(of(found), None, "{found:?}");
+        }
+        assert_eq!(complete([None].into_iter(), &[]), None);
+    }
 }

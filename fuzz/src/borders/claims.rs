@@ -45,7 +45,7 @@ pub(crate) fn check(input: &[u8]) {
         let mut ledger = Ledger::default();
         if ledger.begin(&claim, &pool, &[]).is_ok() {
             for device in &pool.devices {
-                let consumed = ledger.consumed(&device.host.name(), &[]);
+                let (consumed, _) = ledger.consumed(&device.host.name(), &[]);
                 assert!(consumed.fits(device.capacity()), "{consumed}");
             }
         }

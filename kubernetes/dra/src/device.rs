@@ -1,5 +1,6 @@
 //! Devices that a node offers.
 
+use cgpu_client::device_id::DeviceId;
 use cgpu_client::inventory::HostDevice;
 
 use crate::capacity::{Capacity, MEMORY_STEP};
@@ -43,6 +44,22 @@ pub struct Details {
     pub pcie_root: Option<String>,
 }
 
+impl Details {
+    /// Returns these details, and others where there are none.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            product_name: self.product_name.or(other.product_name),
+            architecture: self.architecture.or(other.architecture),
+            mig_profile: self.mig_profile.or(other.mig_profile),
+            driver_version: self.driver_version.or(other.driver_version),
+            cuda_driver_version: self.cuda_driver_version.or(other.cuda_driver_version),
+            numa_node: self.numa_node.or(other.numa_node),
+            pcie_root: self.pcie_root.or(other.pcie_root),
+        }
+    }
+}
+
 /// A GPU or MIG instance that the node offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
@@ -67,6 +84,16 @@ impl Device {
             Some(instance) => format!("gpu-{}-mig-{instance}", id.gpu()),
             None => format!("gpu-{}", id.gpu()),
         }
+    }
+
+    /// Returns the id of the device of this name.
+    #[must_use]
+    pub fn id_of(name: &str) -> Option<DeviceId> {
+        let rest = name.strip_prefix("gpu-")?;
+        let Some((gpu, instance)) = rest.split_once("-mig-") else {
+            return Some(DeviceId::of_gpu(rest.parse().ok()?));
+        };
+        Some(DeviceId::of_instance(gpu.parse().ok()?, instance.parse().ok()?))
     }
 
     /// Returns all that claims can consume of it.

@@ -3,29 +3,43 @@
 //! It is pure. [`crate::prepared`] writes the files between [`Ledger::begin`] and
 //! [`Ledger::finish`]; a claim is busy meanwhile, and counts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cgpu_kubernetes_core::refusal::Refusal;
+use cgpu_shm::uuid::Uuid;
 
 use crate::allocation::{NodeClaim, Share};
 use crate::capacity::Capacity;
 use crate::device::Pool;
 
-/// A share that a running container still holds, whether its claim is prepared or not.
+/// What containers with the same shares hold of a device while they run, whether their claims are
+/// prepared or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Name of the share.
-    pub share: String,
-    /// The driver's name of the device.
-    pub gpu: String,
-    /// What it consumes.
+    /// Names of their shares, also of those of other devices.
+    pub shares: Vec<String>,
+    /// The device.
+    pub gpu: Uuid,
+    /// What they hold of it.
     pub capacity: Capacity,
+}
+
+/// What is known of a claim's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// It is in place, and survives a failure of power.
+    Durably,
+    /// It may be in place.
+    Perhaps,
+    /// There is none.
+    No,
 }
 
 /// A claim and what is being done with it.
 #[derive(Clone, Debug)]
 struct Entry {
     claim: NodeClaim,
+    recorded: Recorded,
     /// A call prepares or unprepares it.
     is_busy: bool,
 }
@@ -40,17 +54,25 @@ impl Ledger {
     /// Creates the ledger from the records of a node.
     #[must_use]
     pub fn restore(claims: impl IntoIterator<Item = NodeClaim>) -> Self {
-        let entry = |claim: NodeClaim| (claim.uid.clone(), Entry { claim, is_busy: false });
+        let entry = |claim: NodeClaim| {
+            let recorded = Recorded::Durably;
+            (claim.uid.clone(), Entry { claim, recorded, is_busy: false })
+        };
         Self { entries: claims.into_iter().map(entry).collect() }
     }
 
     /// Reserves what a claim consumes, and makes it busy. A claim that is prepared already consumes
-    /// nothing more.
+    /// nothing more. Returns what is known of its record.
     ///
     /// # Errors
     /// A device lacks room, the claim is busy, or it has another allocation. All may be over when
     /// the kubelet tries again.
-    pub fn begin(&mut self, claim: &NodeClaim, pool: &Pool, held: &[Held]) -> Result<(), Refusal> {
+    pub fn begin(
+        &mut self,
+        claim: &NodeClaim,
+        pool: &Pool,
+        held: &[Held],
+    ) -> Result<Recorded, Refusal> {
         if let Some(entry) = self.entries.get_mut(&claim.uid) {
             entry.check_idle()?;
             if entry.claim != *claim {
@@ -61,7 +83,7 @@ impl Ledger {
                 )));
             }
             entry.is_busy = true;
-            return Ok(());
+            return Ok(entry.recorded);
         }
         let mut wanted: BTreeMap<&str, Capacity> = BTreeMap::new();
         for share in &claim.shares {
@@ -71,8 +93,9 @@ impl Ledger {
         for (gpu, wanted) in wanted {
             self.check_room(claim, gpu, wanted, pool, held)?;
         }
-        self.entries.insert(claim.uid.clone(), Entry { claim: claim.clone(), is_busy: true });
-        Ok(())
+        let (claim, recorded) = (claim.clone(), Recorded::No);
+        self.entries.insert(claim.uid.clone(), Entry { claim, recorded, is_busy: true });
+        Ok(recorded)
     }
 
     /// Makes a claim busy that is to be unprepared, and returns it; `None` if it is not prepared.
@@ -86,13 +109,13 @@ impl Ledger {
         Ok(Some(entry.claim.clone()))
     }
 
-    /// Ends what [`Self::begin`] or [`Self::begin_removal`] has begun. `is_recorded` says whether
-    /// the claim may have a record by now. Without one, it is forgotten.
-    pub fn finish(&mut self, uid: &str, is_recorded: bool) {
-        if !is_recorded {
+    /// Ends what [`Self::begin`] or [`Self::begin_removal`] has begun. A claim without a record is
+    /// forgotten.
+    pub fn finish(&mut self, uid: &str, recorded: Recorded) {
+        if recorded == Recorded::No {
             self.entries.remove(uid);
         } else if let Some(entry) = self.entries.get_mut(uid) {
-            entry.is_busy = false;
+            (entry.recorded, entry.is_busy) = (recorded, false);
         }
     }
 
@@ -106,13 +129,26 @@ impl Ledger {
         self.claims().flat_map(|claim| &claim.shares).filter(move |share| share.gpu == gpu)
     }
 
-    /// Returns what is consumed of a device: by claims, and by containers that outlive theirs.
+    /// Returns the names of all shares.
     #[must_use]
-    pub fn consumed(&self, gpu: &str, held: &[Held]) -> Capacity {
-        let prepared = self.shares(gpu).map(Share::consumed);
-        let is_known = |held: &&Held| self.shares(gpu).any(|share| share.name == held.share);
-        let orphaned = held.iter().filter(|held| held.gpu == gpu && !is_known(held));
-        prepared.chain(orphaned.map(|held| held.capacity)).fold(Capacity::NONE, Capacity::and)
+    pub fn share_names(&self) -> BTreeSet<String> {
+        let shares = self.claims().flat_map(|claim| &claim.shares);
+        shares.map(|share| share.name.clone()).collect()
+    }
+
+    /// Returns what is consumed of a device by claims, and what containers hold beyond that.
+    #[must_use]
+    pub fn consumed(&self, gpu: &str, held: &[Held]) -> (Capacity, Capacity) {
+        let sum = |shares: &mut dyn Iterator<Item = &Share>| {
+            shares.map(Share::consumed).fold(Capacity::NONE, Capacity::and)
+        };
+        let beyond = |held: &Held| {
+            let mut own = self.shares(gpu).filter(|share| held.shares.contains(&share.name));
+            held.capacity.without(sum(&mut own))
+        };
+        let is_here = |held: &&Held| gpu.parse().is_ok_and(|gpu: Uuid| gpu == held.gpu);
+        let held = held.iter().filter(is_here).map(beyond).fold(Capacity::NONE, Capacity::and);
+        (sum(&mut self.shares(gpu)), held)
     }
 
     fn check_room(
@@ -130,13 +166,21 @@ impl Ledger {
                 claim.title()
             )));
         };
-        let consumed = self.consumed(gpu, held);
-        if wanted.and(consumed).fits(device.capacity()) {
+        let (consumed, running) = self.consumed(gpu, held);
+        if wanted.and(consumed).and(running).fits(device.capacity()) {
             return Ok(());
         }
+        let claims = "until the claims of earlier pods are unprepared";
+        let containers = "by containers that still run, whose claims are unprepared";
+        let held = match (consumed, running) {
+            (Capacity::NONE, running) => format!("{running} is held {containers}"),
+            (consumed, Capacity::NONE) => format!("{consumed} is held {claims}"),
+            (consumed, running) => {
+                format!("{consumed} is held {claims}, and {running} {containers}")
+            }
+        };
         Err(Refusal::new(format!(
-            "{} waits for room on {}: it consumes {wanted}; of {}, {consumed} is held until the \
-             claims of earlier pods are unprepared",
+            "{} waits for room on {}: it consumes {wanted}; of {}, {held}",
             claim.title(),
             device.name(),
             device.capacity()
@@ -174,7 +218,7 @@ mod tests {
     }
 
     fn begin(ledger: &mut Ledger, claim: &NodeClaim) -> Result<(), String> {
-        ledger.begin(claim, &pool(), &[]).map_err(|refusal| refusal.to_string())
+        ledger.begin(claim, &pool(), &[]).map(drop).map_err(|refusal| refusal.to_string())
     }
 
     #[test]
@@ -191,15 +235,15 @@ mod tests {
             "claim test/c waits for room on gpu-0: it consumes 8192 MiB, weight 1; of 15104 MiB, \
              weight 20, 8192 MiB, weight 1 is held until the claims of earlier pods are unprepared"
         );
-        ledger.finish("a", true);
+        ledger.finish("a", Recorded::Durably);
         assert!(begin(&mut ledger, &b).is_err());
         // While it is being unprepared, and after a removal that failed.
         assert_eq!(ledger.begin_removal("a"), Ok(Some(a.clone())));
         assert!(begin(&mut ledger, &b).is_err());
-        ledger.finish("a", true);
+        ledger.finish("a", Recorded::Perhaps);
         assert!(begin(&mut ledger, &b).is_err());
         ledger.begin_removal("a").unwrap();
-        ledger.finish("a", false);
+        ledger.finish("a", Recorded::No);
         assert_eq!(begin(&mut ledger, &b), Ok(()));
     }
 
@@ -230,18 +274,33 @@ mod tests {
             claimed("a", &[result("gpu-0", "8Gi", 1)]),
             claimed("b", &[result("gpu-0", "8Gi", 1)]),
         );
+        // It has another share, too, of a claim that stays.
+        let both = a.shares[0].consumed().and(Capacity { memory: GIB, weight: 2, cores: 0 });
         let held = [Held {
-            share: "a-0".into(),
-            gpu: a.shares[0].gpu.clone(),
-            capacity: a.shares[0].consumed(),
+            shares: vec!["a-0".into(), "c-0".into()],
+            gpu: a.shares[0].gpu.parse().unwrap(),
+            capacity: both,
         }];
-        assert!(ledger.begin(&b, &pool(), &held).is_err());
-        assert_eq!(ledger.begin(&b, &pool(), &[]), Ok(()));
-        ledger.finish("b", false);
-        // It does not count twice while its claim is prepared.
-        assert_eq!(ledger.begin(&a, &pool(), &[]), Ok(()));
+        assert_eq!(
+            ledger.begin(&b, &pool(), &held).unwrap_err().to_string(),
+            "claim test/c waits for room on gpu-0: it consumes 8192 MiB, weight 1; of 15104 MiB, \
+             weight 20, 9216 MiB, weight 3 is held by containers that still run, whose claims are \
+             unprepared"
+        );
+        let c = claimed("c", &[result("gpu-0", "1Gi", 2)]);
+        assert_eq!(ledger.begin(&c, &pool(), &held), Ok(Recorded::No));
         let gpu = &a.shares[0].gpu;
-        assert_eq!(ledger.consumed(gpu, &held), Capacity { memory: 8 * GIB, weight: 1, cores: 0 });
+        assert_eq!(ledger.consumed(gpu, &held), (c.shares[0].consumed(), a.shares[0].consumed()));
+        let refusal = ledger.begin(&b, &pool(), &held).unwrap_err().to_string();
+        assert!(refusal.contains("unprepared, and 8192 MiB, weight 1 by containers"), "{refusal}");
+        // The other device has room.
+        let other = claimed("d", &[result("gpu-1", "8Gi", 1)]);
+        assert_eq!(ledger.begin(&other, &pool(), &held), Ok(Recorded::No));
+        assert_eq!(ledger.begin(&b, &pool(), &[]), Ok(Recorded::No));
+        ledger.finish("b", Recorded::No);
+        // It does not count twice while its claim is prepared.
+        assert_eq!(ledger.begin(&a, &pool(), &[]), Ok(Recorded::No));
+        assert_eq!(ledger.consumed(gpu, &held), (both, Capacity::NONE));
     }
 
     #[test]
@@ -257,10 +316,13 @@ mod tests {
         ] {
             assert!(refused.unwrap_err().contains("waits for another call"));
         }
-        ledger.finish("a", true);
+        ledger.finish("a", Recorded::Durably);
         // Again, with the same allocation and with another.
-        assert_eq!(begin(&mut ledger, &a), Ok(()));
-        ledger.finish("a", true);
+        for recorded in [Recorded::Durably, Recorded::Perhaps] {
+            ledger.entries.get_mut("a").unwrap().recorded = recorded;
+            assert_eq!(ledger.begin(&a, &pool(), &[]), Ok(recorded));
+            ledger.finish("a", Recorded::Durably);
+        }
         let other = claimed("a", &[result("gpu-1", "1Gi", 1)]);
         assert_eq!(
             begin(&mut ledger, &other).unwrap_err(),
@@ -276,7 +338,7 @@ mod tests {
         let mut ledger = Ledger::restore([a.clone()]);
         let mut gone = pool();
         gone.devices.remove(0);
-        assert_eq!(ledger.begin(&a, &gone, &[]), Ok(()));
+        assert_eq!(ledger.begin(&a, &gone, &[]), Ok(Recorded::Durably));
         let b = claimed("b", &[result("gpu-0", "1Gi", 1)]);
         let refusal = ledger.begin(&b, &gone, &[]).unwrap_err().to_string();
         assert!(refusal.contains("waits for the GPU GPU-00"), "{refusal}");

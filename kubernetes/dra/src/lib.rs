@@ -27,6 +27,7 @@ pub mod record;
 pub mod slices;
 pub mod status;
 pub mod store;
+pub mod sweep;
 pub mod templates;
 pub mod version;
 

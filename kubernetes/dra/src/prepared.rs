@@ -18,7 +18,7 @@ use cgpu_kubernetes_core::refusal::Refusal;
 use crate::allocation::NodeClaim;
 use crate::cdi::Cdi;
 use crate::device::Pool;
-use crate::ledger::{Held, Ledger};
+use crate::ledger::{Held, Ledger, Recorded};
 use crate::record;
 use crate::store::{Kind, Store};
 
@@ -78,18 +78,21 @@ impl<S: Store> PreparedClaims<S> {
         for share in &claim.shares {
             self.cdi.ids(share)?;
         }
-        self.ledger().begin(claim, pool, held)?;
-        let text = record::write(claim);
-        let recorded = self
-            .store
-            .stage(Kind::Record, &claim.uid, &text)
-            .and_then(|()| self.store.publish(Kind::Record, &claim.uid));
-        let done = match recorded {
+        // A claim that is prepared needs no room on the disk to be prepared again.
+        let written = match self.ledger().begin(claim, pool, held)? {
+            Recorded::Durably => Ok(()),
+            Recorded::Perhaps | Recorded::No => self.record(claim),
+        };
+        let recorded = match written {
+            Ok(()) => Recorded::Durably,
+            Err(_) if self.may_be_recorded(&claim.uid) => Recorded::Perhaps,
+            Err(_) => Recorded::No,
+        };
+        let done = match written {
             Ok(()) => self.derive(claim),
             Err(error) => Err(failed("write", claim, &error)),
         };
-        let is_recorded = done.is_ok() || self.may_be_recorded(&claim.uid);
-        self.ledger().finish(&claim.uid, is_recorded);
+        self.ledger().finish(&claim.uid, recorded);
         done
     }
 
@@ -103,7 +106,7 @@ impl<S: Store> PreparedClaims<S> {
         let limits = claim.shares.iter().map(|share| (Kind::Limits, share.name.as_str()));
         let files = [(Kind::Cdi, uid)].into_iter().chain(limits).chain([(Kind::Record, uid)]);
         let removed = files.into_iter().try_for_each(|(kind, name)| self.store.remove(kind, name));
-        self.ledger().finish(uid, removed.is_err());
+        self.ledger().finish(uid, if removed.is_ok() { Recorded::No } else { Recorded::Perhaps });
         removed.map_err(|error| failed("remove", &claim, &error))
     }
 
@@ -116,6 +119,11 @@ impl<S: Store> PreparedClaims<S> {
     /// Returns the store.
     pub fn store(&self) -> &S {
         &self.store
+    }
+
+    fn record(&self, claim: &NodeClaim) -> io::Result<()> {
+        self.store.stage(Kind::Record, &claim.uid, &record::write(claim))?;
+        self.store.publish(Kind::Record, &claim.uid)
     }
 
     /// Writes limits and CDI devices of a claim, where they differ.

@@ -3,15 +3,18 @@
 //! A slice has at most [`MAX_DEVICES`] devices, so a pool may need several. All slices of a pool
 //! have its generation; readers ignore a pool whose slices differ in it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use cgpu_client::inventory::HostDevice;
 use cgpu_kubernetes_core::object::{Metadata, nullable};
+use cgpu_kubernetes_core::quantity;
+use cgpu_shm::units::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::DRIVER;
 use crate::capacity::{CORES, MEMORY, MEMORY_STEP, WEIGHT};
-use crate::device::{Device, Mode, Pool};
+use crate::device::{Details, Device, Mode, Pool};
 use crate::version;
 
 /// API group and version of the objects.
@@ -224,15 +227,57 @@ pub fn changes<'a>(existing: impl IntoIterator<Item = &'a Existing>, pool: &Pool
     changes
 }
 
-/// Returns the devices that are published as unhealthy, by the driver's name.
-pub fn unhealthy_devices<'a>(existing: impl IntoIterator<Item = &'a Existing>) -> BTreeSet<String> {
-    let specs = existing.into_iter().filter_map(|slice| Spec::deserialize(&slice.spec).ok());
-    let devices = specs.flat_map(|spec| spec.devices).filter(|device| !device.taints.is_empty());
-    let name = |device: Published| match device.attributes.get("uuid") {
-        Some(Attribute::String(name)) => Some(name.clone()),
+/// A device as an earlier driver has published it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Earlier {
+    /// Its UUID, its id, and its memory as far as claims can have it.
+    pub host: HostDevice,
+    /// Its attributes.
+    pub details: Details,
+    /// Whether it had no taint.
+    pub healthy: bool,
+}
+
+/// Returns the devices of the latest slices. Those that are not understood are left out.
+pub fn earlier_devices<'a>(existing: impl IntoIterator<Item = &'a Existing>) -> Vec<Earlier> {
+    let existing: Vec<&Existing> = existing.into_iter().collect();
+    let latest = existing.iter().map(|slice| slice.generation()).max();
+    let latest = existing.iter().filter(|slice| Some(slice.generation()) == latest);
+    let specs = latest.filter_map(|slice| Spec::deserialize(&slice.spec).ok());
+    specs.flat_map(|spec| spec.devices).filter_map(|device| earlier(&device)).collect()
+}
+
+fn earlier(device: &Published) -> Option<Earlier> {
+    let text = |name: &str| match device.attributes.get(name) {
+        Some(Attribute::String(text)) => Some(text.clone()),
         _ => None,
     };
-    devices.filter_map(name).collect()
+    let versioned = |name: &str| match device.attributes.get(name) {
+        Some(Attribute::Version(version)) => Some(version.clone()),
+        _ => None,
+    };
+    let numa_node = match device.attributes.get("numaNode") {
+        Some(Attribute::Int(node)) => u32::try_from(*node).ok(),
+        _ => None,
+    };
+    let total = quantity::whole(&device.capacity.get(MEMORY)?.value).ok()?;
+    let host = HostDevice {
+        uuid: text("uuid")?.parse().ok()?,
+        id: Device::id_of(&device.name)?,
+        total: Bytes(total),
+        is_partitioned: false,
+    };
+    let details = Details {
+        product_name: text("productName"),
+        architecture: text("architecture"),
+        mig_profile: text("migProfile"),
+        driver_version: text("driverVersionText"),
+        // Parts beyond the third were put behind `+`.
+        cuda_driver_version: versioned("cudaDriverVersion").map(|text| text.replace('+', ".")),
+        numa_node,
+        pcie_root: text("resource.kubernetes.io/pcieRoot"),
+    };
+    Some(Earlier { host, details, healthy: device.taints.is_empty() })
 }
 
 /// Returns the slices of a pool. A pool without devices has one empty slice.
@@ -296,7 +341,7 @@ fn attributes(device: &Device) -> BTreeMap<String, Attribute> {
         ("cudaDriverVersion", &details.cuda_driver_version),
     ];
     for (name, value) in versions {
-        let version = value.as_ref().and_then(|value| version::semantic(value));
+        let version = value.as_ref().and_then(|value| version::semantic(cut(value)));
         attributes.extend(version.map(|version| (name.to_owned(), Attribute::Version(version))));
     }
     let node = details.numa_node.map(|node| Attribute::Int(node.into()));
@@ -308,13 +353,13 @@ fn capacity(device: &Device) -> BTreeMap<String, Amount> {
     let all = device.capacity();
     let weight = u64::from(all.weight);
     let memory = Amount {
-        value: quantity(all.memory),
+        value: written(all.memory),
         request_policy: Some(RequestPolicy {
-            default: quantity(all.memory),
+            default: written(all.memory),
             valid_range: ValidRange {
-                min: quantity(MEMORY_STEP),
+                min: written(MEMORY_STEP),
                 max: None,
-                step: Some(quantity(MEMORY_STEP)),
+                step: Some(written(MEMORY_STEP)),
             },
         }),
     };
@@ -351,7 +396,7 @@ fn cut(text: &str) -> &str {
 
 /// Writes bytes as the API server writes them: with the largest suffix that leaves a whole number.
 /// Another form would differ from what is read back.
-fn quantity(bytes: u64) -> String {
+fn written(bytes: u64) -> String {
     let suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     let (mut value, mut at) = (bytes, 0);
     while value >= 1024 && value.is_multiple_of(1024) && at + 1 < suffixes.len() {

@@ -20,6 +20,12 @@ impl Kind {
     /// Every kind.
     pub const ALL: [Self; 3] = [Self::Record, Self::Limits, Self::Cdi];
 
+    /// Returns whether its files survive a failure of power. The others are written again, as the
+    /// records say.
+    const fn is_durable(self) -> bool {
+        matches!(self, Self::Record)
+    }
+
     /// Returns prefix and suffix of its file names.
     const fn affixes(self) -> (&'static str, &'static str) {
         match self {
@@ -43,20 +49,21 @@ pub trait Store {
     /// As the system says; nothing has changed.
     fn stage(&self, kind: Kind, name: &str, text: &str) -> io::Result<()>;
 
-    /// Puts a staged file into place, in one step. Returns when that survives a failure of power.
+    /// Puts a staged file into place, in one step. Of a record, returns when that survives a
+    /// failure of power.
     ///
     /// # Errors
     /// As the system says. The file may be in place all the same.
     fn publish(&self, kind: Kind, name: &str) -> io::Result<()>;
 
-    /// Removes a file, if it exists. Returns when that survives a failure of power.
+    /// Removes a file, if it exists. Of a record, returns when that survives a failure of power.
     ///
     /// # Errors
     /// As the system says. The file may be gone all the same.
     fn remove(&self, kind: Kind, name: &str) -> io::Result<()>;
 
-    /// Removes all files that were staged and not published. Returns when what is in place, and
-    /// what is not, survives a failure of power: the last process may have been killed before.
+    /// Removes all files that were staged and not published. Returns when which records are in
+    /// place survives a failure of power: the last process may have been killed before.
     ///
     /// # Errors
     /// As the system says.
@@ -135,8 +142,11 @@ impl Folders {
         Ok(names)
     }
 
-    /// Waits until changes of a folder are on the disk.
+    /// Waits until changes of a folder are on the disk, if they must be.
     fn sync(&self, kind: Kind) -> io::Result<()> {
+        if !kind.is_durable() {
+            return Ok(());
+        }
         File::open(self.folder(kind))?.sync_all()
     }
 }
@@ -158,7 +168,7 @@ impl Store for Folders {
         let write = || {
             let mut file = File::create(&path)?;
             file.write_all(text.as_bytes())?;
-            file.sync_all()
+            if kind.is_durable() { file.sync_all() } else { Ok(()) }
         };
         write().inspect_err(|_| drop(fs::remove_file(&path)))
     }

@@ -43,17 +43,26 @@ pub struct NodeGpu {
 /// The GPUs by index; `None` before the first report.
 pub type Gpus = Option<Vec<NodeGpu>>;
 
-/// Starts a thread that watches the GPUs until all receivers are gone. The GPUs in `unhealthy` were
-/// unhealthy when they were last checked.
+/// What is known of the GPUs from an earlier program.
+#[derive(Clone, Debug, Default)]
+pub struct Earlier {
+    /// The last complete list; empty: not known.
+    pub devices: Vec<HostDevice>,
+    /// Names of the GPUs that were unhealthy when they were last checked.
+    pub unhealthy: BTreeSet<String>,
+}
+
+/// Starts a thread that watches the GPUs until all receivers are gone.
 pub fn start_watcher(
     root: &Path,
     mut health: Health,
-    unhealthy: &BTreeSet<String>,
+    earlier: Earlier,
     sender: watch::Sender<Gpus>,
 ) {
     let root = root.to_owned();
-    unhealthy.iter().for_each(|gpu| health.record_problem(gpu, Uptime::ZERO));
+    earlier.unhealthy.iter().for_each(|gpu| health.record_problem(gpu, Uptime::ZERO));
     let mut watcher = DeviceWatcher::new(health, sender);
+    watcher.earlier = earlier.devices;
     std::thread::spawn(move || {
         while !watcher.sender.is_closed() {
             let why = match Nvml::builder().lib_path(NVML.as_ref()).init() {
@@ -78,6 +87,8 @@ struct DeviceWatcher {
     start: Instant,
     /// The GPUs of the last complete list: no list is available while one of them does not answer.
     known: Vec<HostDevice>,
+    /// The last complete list of an earlier program.
+    earlier: Vec<HostDevice>,
     health: Health,
     last_report: Uptime,
     last_message: String,
@@ -90,6 +101,7 @@ impl DeviceWatcher {
         Self {
             start: Instant::now(),
             known,
+            earlier: Vec::new(),
             health,
             last_report: Uptime::ZERO,
             last_message,
@@ -119,7 +131,14 @@ impl DeviceWatcher {
                 self.known = found;
                 None
             }
-            Err(unknown) if self.known.is_empty() => return unknown.to_string(),
+            Err(unknown) if self.known.is_empty() => {
+                let Some(known) = inventory::complete_devices(nvml, &self.earlier) else {
+                    return unknown.to_string();
+                };
+                info!(gpus = known.len(), "known from an earlier list");
+                self.known = known;
+                Some(unknown.to_string())
+            }
             // Health checks tell which GPU does not answer; errors of the others are still
             // received.
             Err(unknown) => Some(unknown.to_string()),

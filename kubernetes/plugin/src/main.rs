@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use cgpu_kubernetes_client::{Api, EventHandler, Query, Timing, reflector};
-use cgpu_kubernetes_node::gpus;
+use cgpu_kubernetes_node::gpus::{self, Earlier};
 use cgpu_kubernetes_node::health::Health;
 use cgpu_kubernetes_node::program;
 use clap::Parser;
@@ -88,7 +88,8 @@ async fn run(options: Options) -> Result<()> {
     let gpus = found.subscribe();
     let health =
         Health::new(Duration::from_secs(options.recovery), options.ignore_xids.iter().copied());
-    gpus::start_watcher(&options.root, health, &unhealthy, found);
+    let earlier = Earlier { unhealthy, ..Earlier::default() };
+    gpus::start_watcher(&options.root, health, earlier, found);
     let unit = options.memory_unit;
     tokio::spawn({
         let (api, node) = (api.clone(), node.clone());

@@ -8,6 +8,7 @@ use std::time::Duration;
 use cgpu_client::device_id::DeviceId;
 use cgpu_client::inventory::HostDevice;
 use cgpu_kubernetes_dra::device::{Details, Device, Mode, Pool};
+use cgpu_kubernetes_dra::slices::Earlier;
 use cgpu_kubernetes_node::gpus::{Gpus, NodeGpu};
 use cgpu_kubernetes_node::monitor;
 use nvml_wrapper::Nvml;
@@ -35,9 +36,10 @@ pub(crate) type ObservedPool = Option<Arc<Pool>>;
 /// How the monitor shares a GPU: its policy, and `max_inst`.
 type Sharing = (u32, u32);
 
-/// Keeps the pool up to date, without end.
+/// Keeps the pool up to date, without end. `earlier` is what another instance has published.
 pub(crate) async fn observe(
     options: &Options,
+    earlier: Vec<Earlier>,
     mut gpus: watch::Receiver<Gpus>,
     pool: &watch::Sender<ObservedPool>,
 ) {
@@ -47,6 +49,7 @@ pub(crate) async fn observe(
         pci_devices: options.pci_devices.clone(),
         sharing: BTreeMap::new(),
         details: BTreeMap::new(),
+        earlier: earlier.into_iter().map(|it| (it.host.name(), it.details)).collect(),
     };
     loop {
         let found = gpus.borrow_and_update().clone();
@@ -82,6 +85,9 @@ struct Observer {
     sharing: BTreeMap<DeviceId, Sharing>,
     /// Details by name: reading them opens the driver.
     details: BTreeMap<String, Details>,
+    /// Details that another instance has published. A GPU that does not answer keeps them: a
+    /// selector of a claim fails where an attribute that it names is absent.
+    earlier: BTreeMap<String, Details>,
 }
 
 impl Observer {
@@ -117,7 +123,8 @@ impl Observer {
         let root = are_simulated(&self.root).then(|| SIMULATED_PCIE_ROOT.to_owned());
         for host in new {
             let details = nvml.as_ref().map(|nvml| details::read(nvml, &host, &self.pci_devices));
-            let mut details = details.unwrap_or_default();
+            let earlier = self.earlier.get(&host.name()).cloned().unwrap_or_default();
+            let mut details = details.unwrap_or_default().or(earlier);
             details.pcie_root = details.pcie_root.or_else(|| root.clone());
             self.details.insert(host.name(), details);
         }

@@ -6,6 +6,7 @@
 //!   kubelet -- registration --> service: GET the claim --> prepared claims: record, limits, CDI
 //!                                                                 |
 //!   monitor: use of each share -----------------------> statuses --> API server: claims
+//!   API server: which claims are gone ----------------> sweeper  --> they are unprepared
 //! ```
 //!
 //! A second instance waits for the lock of the first, and registers only then.
@@ -15,14 +16,15 @@
 
 mod details;
 mod devices;
+mod held;
 mod objects;
 mod options;
 mod publisher;
 mod registration;
 mod service;
 mod statuses;
+mod sweeper;
 
-use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -118,8 +120,13 @@ async fn serve(options: &Options) -> Result<()> {
     info!(prepared = claims.ledger().claims().count(), "opened");
 
     let pool = watch::Sender::new(None);
-    let service =
-        Service { api: api.clone(), claims: Arc::clone(&claims), cdi, pool: pool.subscribe() };
+    let service = Service {
+        api: api.clone(),
+        claims: Arc::clone(&claims),
+        cdi,
+        pool: pool.subscribe(),
+        root: options.root.clone(),
+    };
     let (driver_socket, listener) = Socket::listen(options.driver_dir().join("dra.sock"))?;
     let service = Arc::new(service);
     let driver = Server::builder()
@@ -157,6 +164,12 @@ async fn serve(options: &Options) -> Result<()> {
             &claims,
             Duration::from_secs(options.status_interval),
         ) => {}
+        () = sweeper::run(
+            &api,
+            &options.root,
+            &claims,
+            Duration::from_secs(options.sweep_after),
+        ) => {}
     }
     Ok(())
 }
@@ -188,12 +201,17 @@ async fn observe(
     published: &Published,
     pool: &watch::Sender<devices::ObservedPool>,
 ) {
-    // The slices say which GPUs were unhealthy when the last instance ended.
-    let unhealthy: BTreeSet<String> = published.unhealthy().await;
+    // The slices say which GPUs there were when the last instance ended, and which were unhealthy.
+    let earlier = published.earlier().await;
     let found = watch::Sender::new(None);
     let gpus = found.subscribe();
     let health =
         Health::new(Duration::from_secs(options.recovery), options.ignore_xids.iter().copied());
-    gpus::start_watcher(&options.root, health, &unhealthy, found);
-    devices::observe(options, gpus, pool).await;
+    let unhealthy = earlier.iter().filter(|device| !device.healthy);
+    let known = gpus::Earlier {
+        devices: earlier.iter().map(|device| device.host).collect(),
+        unhealthy: unhealthy.map(|device| device.host.name()).collect(),
+    };
+    gpus::start_watcher(&options.root, health, known, found);
+    devices::observe(options, earlier, gpus, pool).await;
 }

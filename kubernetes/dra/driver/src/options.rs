@@ -22,6 +22,14 @@ pub(crate) struct Options {
     /// Shortest time in seconds between two writes of a claim's status
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub(crate) status_interval: u64,
+    /// Seconds after which a prepared claim is unprepared that the API server no longer has
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 600,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    pub(crate) sweep_after: u64,
     /// Folder of the monitor, where the limits of shares are written
     #[arg(long, value_name = "DIR", default_value = cgpu_shm::paths::RUN)]
     pub(crate) root: PathBuf,

@@ -3,13 +3,13 @@
 //! It is level-triggered: whenever the slices or the pool change, they are compared, and written if
 //! they differ. So slices that the kubelet has deleted, while no driver was there, come back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cgpu_kubernetes_client::{Api, EventHandler, Failure, List};
 use cgpu_kubernetes_core::object::Node;
-use cgpu_kubernetes_dra::slices::{Change, Existing, changes, unhealthy_devices};
+use cgpu_kubernetes_dra::slices::{Change, Earlier, Existing, changes, earlier_devices};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -33,12 +33,12 @@ impl Default for Published {
 }
 
 impl Published {
-    /// Returns the devices that are published as unhealthy, by the driver's name.
-    pub(crate) async fn unhealthy(&self) -> BTreeSet<String> {
+    /// Returns the devices that an earlier driver has published.
+    pub(crate) async fn earlier(&self) -> Vec<Earlier> {
         let mut slices = self.0.subscribe();
         let known = slices.wait_for(Option::is_some).await;
         let known = known.ok().and_then(|known| known.clone()).unwrap_or_default();
-        unhealthy_devices(known.values())
+        earlier_devices(known.values())
     }
 
     fn put(&self, slice: Existing) {

@@ -1,5 +1,6 @@
 //! The kubelet's calls: claims are prepared and unprepared, and the health of devices is reported.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -29,7 +30,7 @@ use tonic::{Request, Response, Status};
 use tracing::{info, warn};
 
 use crate::devices::ObservedPool;
-use crate::objects;
+use crate::{held, objects};
 
 /// Time that a call waits for the GPUs. The kubelet waits for 45 s.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -44,6 +45,8 @@ pub(crate) struct Service {
     pub(crate) claims: Arc<PreparedClaims<Folders>>,
     pub(crate) cdi: Cdi,
     pub(crate) pool: watch::Receiver<ObservedPool>,
+    /// The monitor's root.
+    pub(crate) root: PathBuf,
 }
 
 impl Service {
@@ -82,8 +85,12 @@ impl Service {
             })
         });
         let devices = devices.collect::<Result<_, Refusal>>()?;
-        let claims = Arc::clone(&self.claims);
-        blocking(move || claims.prepare(&own, &pool, &[])).await?;
+        let (claims, root) = (Arc::clone(&self.claims), self.root.clone());
+        blocking(move || {
+            let held = held::read(&root, &claims.ledger().share_names())?;
+            claims.prepare(&own, &pool, &held)
+        })
+        .await?;
         Ok(devices)
     }
 

@@ -151,6 +151,22 @@ fn files_of_a_killed_prepare_are_completed_or_removed() {
 }
 
 #[test]
+fn prepared_claim_is_prepared_again_without_a_write() {
+    let root = tempfile::tempdir().unwrap();
+    let opened = PreparedClaims::open(folders(root.path()), cdi()).unwrap();
+    let (one, other, all) = (claim(0, 3), claim(1, 0), pool());
+    opened.prepare(&one, &all, &[]).unwrap();
+    // No file can be written.
+    for path in ["claims/u0.new", "claims/u1.new", "shares/u0-0.new", "cdi/cgpu-dra-u0.new"] {
+        std::fs::create_dir(root.path().join(path)).unwrap();
+    }
+    opened.prepare(&one, &all, &[]).unwrap();
+    assert!(opened.prepare(&other, &all, &[]).is_err());
+    assert_eq!(opened.ledger().claims().count(), 1);
+    opened.unprepare("u0").unwrap();
+}
+
+#[test]
 fn record_of_another_release_stops_the_start() {
     let root = tempfile::tempdir().unwrap();
     let opened = PreparedClaims::open(folders(root.path()), cdi()).unwrap();
