@@ -252,6 +252,10 @@ pub(crate) const SAMPLED: &[Sampled] = &[
         variable: ("CGPU_CHAOS_ROUNDS", "2"),
         why: "they meet them in 2 rounds instead of 10",
     },
+    Sampled {
+        variable: ("CGPU_DRA_CHAOS_STEPS", "60"),
+        why: "the DRA driver meets 60 random failures instead of 2,000",
+    },
     Sampled { variable: ("CGPU_MANY_TENANTS", "24"), why: "24 tenants at once instead of 200" },
     Sampled {
         variable: ("PROPTEST_CASES", "64"),

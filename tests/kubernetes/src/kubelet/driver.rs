@@ -4,14 +4,17 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
+use cgpu_e2e::{Child, Fixture};
 use cgpu_kubelet_api::dra::dra_plugin_client::DraPluginClient;
 use cgpu_kubelet_api::dra::{Claim, NodePrepareResourcesRequest, NodeUnprepareResourcesRequest};
 use cgpu_kubelet_api::dra_health::dra_resource_health_client::DraResourceHealthClient;
 use cgpu_kubelet_api::dra_health::{HealthStatus, NodeWatchResourcesRequest};
 use cgpu_kubelet_api::registration::registration_client::RegistrationClient;
 use cgpu_kubelet_api::registration::{InfoRequest, PluginInfo, RegistrationStatus};
+use futures_util::future::join_all;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tonic::Status;
@@ -35,6 +38,43 @@ pub struct PreparedDevice {
 
 /// Answers by uid of the claim.
 pub type Answers<T> = BTreeMap<String, Result<T, String>>;
+
+/// Starts the real driver of a node, with the kubelet's folder of plugins.
+#[must_use]
+pub fn start(
+    fixture: &Fixture,
+    kubeconfig: &Path,
+    node: &str,
+    plugins: &Path,
+    options: &[&str],
+) -> Child {
+    Child::start_for(command(fixture, kubeconfig, node, plugins, options), fixture.lifetime())
+}
+
+/// Returns the command line of [`start`].
+#[must_use]
+pub fn command(
+    fixture: &Fixture,
+    kubeconfig: &Path,
+    node: &str,
+    plugins: &Path,
+    options: &[&str],
+) -> Command {
+    let dist = fixture.dist();
+    let mut command = fixture.native(&dist.file("cgpu-dra-driver"));
+    command.arg("--kubeconfig").arg(kubeconfig).args(["--node-name", node]);
+    for (option, path) in [
+        ("--plugins-dir", plugins.to_owned()),
+        ("--registry-dir", fixture.path("registry")),
+        ("--root", fixture.root()),
+        ("--cdi-dir", fixture.path("cdi")),
+        ("--runtime", dist.file("cgpu-runtime")),
+    ] {
+        command.arg(option).arg(path);
+    }
+    command.args(options);
+    command
+}
 
 /// A kubelet that knows one driver.
 pub struct DriverKubelet {
@@ -96,6 +136,34 @@ impl DriverKubelet {
                 (claim.uid, if answer.error.is_empty() { Ok(devices) } else { Err(answer.error) })
             };
             Ok(claims.into_iter().map(answer).collect())
+        })
+    }
+
+    /// Prepares each claim in a call of its own, all at once over one connection, as a kubelet does
+    /// for the pods of a node. Returns how long each call took.
+    ///
+    /// # Errors
+    /// The driver does not answer, or a claim is not prepared.
+    pub fn prepare_each(
+        &self,
+        driver: &PluginInfo,
+        claims: &[&Value],
+    ) -> Result<Vec<Duration>, Status> {
+        self.runtime.block_on(async {
+            let client = DraPluginClient::new(connect(Path::new(&driver.endpoint)).await?);
+            let calls = claims.iter().copied().map(|claim| {
+                let (mut client, claim) = (client.clone(), named(claim));
+                async move {
+                    let (uid, start) = (claim.uid.clone(), Instant::now());
+                    let request = NodePrepareResourcesRequest { claims: vec![claim] };
+                    let mut answers =
+                        client.node_prepare_resources(request).await?.into_inner().claims;
+                    let took = start.elapsed();
+                    let error = answers.remove(&uid).expect("the claim in the answer").error;
+                    if error.is_empty() { Ok(took) } else { Err(Status::aborted(error)) }
+                }
+            });
+            join_all(calls).await.into_iter().collect()
         })
     }
 

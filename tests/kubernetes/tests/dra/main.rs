@@ -1,9 +1,12 @@
 //! The real DRA driver on simulated GPUs, with a fake kubelet, and the controller of templates,
 //! each before a fake API server or a real control plane.
 
+mod chaos;
 mod container;
 mod dialects;
 mod doctor;
+mod held;
+mod leaks;
 mod real;
 mod scenarios;
 
@@ -13,6 +16,7 @@ use std::path::Path;
 use cgpu_e2e::{Child, Fixture, Monitor, Outcome, Worker};
 use cgpu_kubelet_api::registration::PluginInfo;
 use cgpu_kubernetes_tests::api_server::{ApiServer, Key};
+use cgpu_kubernetes_tests::kubelet;
 use cgpu_kubernetes_tests::kubelet::driver::{DriverKubelet, PreparedDevice};
 use serde_json::{Value, json};
 
@@ -100,20 +104,7 @@ impl<'a> Host<'a> {
 
 /// Starts the driver of the node.
 fn driver(fixture: &Fixture, kubeconfig: &Path, options: &[&str]) -> Child {
-    let dist = fixture.dist();
-    let mut command = fixture.native(&dist.file("cgpu-dra-driver"));
-    command.arg("--kubeconfig").arg(kubeconfig).args(["--node-name", NODE]);
-    for (option, path) in [
-        ("--plugins-dir", fixture.path("plugins")),
-        ("--registry-dir", fixture.path("registry")),
-        ("--root", fixture.root()),
-        ("--cdi-dir", fixture.path("cdi")),
-        ("--runtime", dist.file("cgpu-runtime")),
-    ] {
-        command.arg(option).arg(path);
-    }
-    command.args(options);
-    Child::start_for(command, fixture.lifetime())
+    kubelet::driver::start(fixture, kubeconfig, NODE, &fixture.path("plugins"), options)
 }
 
 fn uid(claim: &Value) -> &str {
@@ -294,6 +285,38 @@ fn gpu_with_an_error_is_tainted_until_it_is_quiet() {
     let _driver = host.driver(&["--recovery", "1"]);
     host.published("no taint", |devices| devices.iter().all(|device| device["taints"].is_null()));
     host.unprepare(&host.registered(), &claim);
+}
+
+/// The next driver knows the GPUs from the slices of the last one.
+#[test]
+fn driver_that_starts_while_gpus_are_lost_serves_what_is_prepared() {
+    let fixture = Fixture::new(GPUS);
+    let host = Host::new(&fixture);
+    let driver = host.driver(&[]);
+    let info = host.registered();
+    let devices = host.published("two GPUs", |devices| devices.len() == 2);
+    let claim = host.claim("c", &[("gpu-1", "1Gi", 1)]);
+    let prepared = host.prepare(&info, &claim);
+    assert!(prepared.is_ok(), "{prepared:?}");
+    driver.kill();
+    let kubeconfig = host.server.kubeconfig(&fixture.path(""));
+    let mut command =
+        kubelet::driver::command(&fixture, &kubeconfig, NODE, &fixture.path("plugins"), &[]);
+    command.env("CGPU_SIM_FAULT", "nvmlDeviceGetMemoryInfo*:1+:NVML_ERROR_GPU_IS_LOST");
+    let driver = Child::start_for(command, fixture.lifetime());
+    let lost = host.published("two lost GPUs", |devices| {
+        devices.len() == 2 && devices.iter().all(|device| !device["taints"].is_null())
+    });
+    for (lost, device) in lost.iter().zip(&devices) {
+        for field in ["name", "attributes", "capacity"] {
+            assert_eq!(lost[field], device[field], "{field}");
+        }
+    }
+    let info = host.registered();
+    assert_eq!(host.prepare(&info, &claim), prepared);
+    driver.kill();
+    let _driver = host.driver(&["--recovery", "1"]);
+    host.published("no taint", |devices| devices.iter().all(|device| device["taints"].is_null()));
 }
 
 #[test]
