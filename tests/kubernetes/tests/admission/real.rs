@@ -13,7 +13,7 @@ use cgpu_kubernetes_tests::wait::{until, until_holds};
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 
-use crate::dialects::{Policies, claims, dialect_objects, refused, translated};
+use crate::dialects::{Policies, claims, dialect_objects, large, refused, translated};
 use crate::interpreter::Policy;
 use crate::requests::{NAMESPACES, Operation, Request, User, objects, requests};
 use crate::{policies, policy_objects};
@@ -246,6 +246,11 @@ fn real_api_server_translates_old_resources_as_the_interpreter() {
         // Other namespaces have the other engine.
         let other = create("default", &pod);
         assert!(other.status == 201 && other.json()["spec"].to_string().contains("aliyun.com"));
+    }
+    // The API server bounds what expressions cost.
+    for (containers, amounts) in [(200, json!({"aliyun.com/gpu-mem": "8"})), (400, json!({}))] {
+        let reply = create("claims", &large(containers, &amounts));
+        assert_eq!(reply.status, 201, "{containers} containers: {}", reply.text);
     }
     for pod in &refused {
         let reply = create("claims", pod);
