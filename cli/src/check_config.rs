@@ -93,6 +93,8 @@ fn refusal(program: &str, arguments: &[&Path]) -> Result<Option<String>> {
     let program = if beside.is_file() { beside } else { program.into() };
     let done = Command::new(&program)
         .args(arguments)
+        // Without it a user other than root has no root, which is not checked here.
+        .env("XDG_RUNTIME_DIR", "/run")
         .output()
         .with_context(|| format!("cannot start {}", program.display()))?;
     let message = String::from_utf8_lossy(&done.stderr);

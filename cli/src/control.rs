@@ -20,7 +20,8 @@ Exit codes: 0 done; 1 no monitor, or it refused; 2 invalid arguments.";
 #[command(after_help = CODES)]
 pub(crate) struct Get {
     /// Node to read, such as 0/policy or 0/<container>/weight; of a folder, the names in it
-    #[arg(default_value = "")]
+    /// [default: the root]
+    #[arg(default_value = "", hide_default_value = true)]
     path: String,
     #[command(flatten)]
     root: Root,
@@ -42,7 +43,7 @@ pub(crate) struct Set {
 #[command(after_help = CODES)]
 pub(crate) struct Ls {
     /// Folder to list, such as 0 or 0/<container> [default: the root]
-    #[arg(default_value = "")]
+    #[arg(default_value = "", hide_default_value = true)]
     path: String,
     #[command(flatten)]
     root: Root,
@@ -91,8 +92,10 @@ pub(crate) fn set(arguments: &Set) -> Result<ExitCode, Failure> {
 /// Returns the path with its container's folder.
 fn resolve(monitor: &mut Client, path: &str) -> Result<String, Failure> {
     let path = path.trim_matches('/');
-    if monitor.kind(path).is_ok() {
-        return Ok(path.to_owned());
+    match monitor.kind(path) {
+        Ok(_) => return Ok(path.to_owned()),
+        Err(RequestFailure::Refused(_)) => {}
+        Err(other) => return Err(other.into()),
     }
     let containers = monitor.status()?.containers;
     let resolved = nodes::resolved(path, &containers)?;
@@ -116,5 +119,29 @@ pub(crate) fn unavailable(failure: RequestFailure) -> Failure {
             anyhow!("{failure}; start cgpu-monitor on the host, or set its root with --root").into()
         }
         other => other.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::net::UnixListener;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Each request to a stopped monitor takes 5 s.
+    #[test]
+    fn resolve_sends_a_monitor_that_does_not_answer_one_request() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("monitor.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let mut client = Client::connect_within(&socket, Duration::from_millis(20)).unwrap();
+        let failure = resolve(&mut client, "0/policy").unwrap_err();
+        let text = format!("{:#}", failure.error);
+        assert!(text.ends_with("did not answer in time: restart it, containers go on"), "{text}");
+        drop(client);
+        let (accepted, _) = listener.accept().unwrap();
+        assert_eq!(BufReader::new(accepted).lines().count(), 1);
     }
 }

@@ -135,13 +135,19 @@ pub(crate) fn suggested(
         if names.contains(&typed) {
             continue;
         }
-        if at == 0
+        // A container without a GPU before it, or with another one than its own.
+        if at <= 1
             && let Some(container) = find(typed, containers).ok()?
         {
-            return Some(format!("{}/{path}", container.gpus.first()?.gpu));
+            let rest = parts[at..].join("/");
+            return Some(format!("{}/{rest}", container.gpus.first()?.gpu));
         }
         if at == 1 {
-            names.extend(containers.iter().map(|container| container.name.as_str()));
+            let is_there = |one: &&ContainerStatus| {
+                one.gpus.iter().any(|share| share.gpu.to_string() == parts[0])
+            };
+            let there = containers.iter().filter(is_there);
+            names.extend(there.map(|container| container.name.as_str()));
         }
         let likeness = |name: &&str| strsim::jaro(typed, name);
         let best = names.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
@@ -165,7 +171,8 @@ mod tests {
             container.gpus = vec![ShareStatus { gpu: 1.into(), ..ShareStatus::default() }];
         }
         let list = |folder: &str| match folder {
-            "" => vec!["version".into(), "default_memsize".into(), "1/".into()],
+            "" => vec!["version".into(), "default_memsize".into(), "0/".into(), "1/".into()],
+            "0" => vec!["policy".into()],
             "1" => vec!["policy".into(), "max_inst".into(), "5a5a01/".into()],
             "1/5a5a01" | "1/trainer" => vec!["memsize".into(), "weight".into()],
             _ => Vec::new(),
@@ -176,6 +183,8 @@ mod tests {
             ("1/5a5a01/wieght", Some("1/5a5a01/weight")),
             ("verson", Some("version")),
             ("trainer/weight", Some("1/trainer/weight")),
+            ("0/trainer/weight", Some("1/trainer/weight")),
+            ("0/triner/weight", None),
             ("1/else", None),
             ("2/policy", None),
             ("1/policy/x", None),

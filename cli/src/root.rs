@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use cgpu_shm::paths;
 use clap::Args;
 
@@ -21,13 +21,37 @@ impl Root {
         self.root.is_some()
     }
 
+    /// Returns the root of this user's containers.
+    pub(crate) fn own(&self) -> Result<PathBuf> {
+        Ok(std::path::absolute(self.requested()?)?)
+    }
+
+    /// Returns the root to look at, which may be the host's.
     pub(crate) fn path(&self) -> Result<PathBuf> {
-        // The owner of /proc/self is the effective user.
-        let user =
-            fs::metadata("/proc/self").context("cannot read the user of this process")?.uid();
+        if self.is_given() {
+            return self.own();
+        }
+        Ok(std::path::absolute(observed(self.requested(), Path::new(paths::RUN))?)?)
+    }
+
+    fn requested(&self) -> Result<PathBuf, paths::NoRoot> {
+        let user = rustix::process::geteuid().as_raw();
         let runtime = std::env::var_os("XDG_RUNTIME_DIR");
-        let root = paths::monitor_root(self.root.as_deref(), user, runtime.as_deref())?;
-        Ok(std::path::absolute(root)?)
+        paths::monitor_root(self.root.as_deref(), user, runtime.as_deref())
+    }
+}
+
+/// Returns the root to look at: the host's if a monitor runs there, and the user's own root has
+/// neither a monitor nor a container.
+fn observed(own: Result<PathBuf, paths::NoRoot>, host: &Path) -> Result<PathBuf, paths::NoRoot> {
+    let has_monitor = |root: &Path| paths::socket(root).exists();
+    let has_container = |root: &Path| {
+        fs::read_dir(paths::containers(root)).is_ok_and(|mut entries| entries.next().is_some())
+    };
+    match own {
+        Ok(own) if has_monitor(&own) || has_container(&own) || !has_monitor(host) => Ok(own),
+        Err(none) if !has_monitor(host) => Err(none),
+        _ => Ok(host.to_owned()),
     }
 }
 
@@ -107,10 +131,36 @@ pub(crate) fn fresh_name() -> Result<String> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::Path;
 
     use cgpu_shm::paths;
 
-    use super::{check_name, fresh_name, marked};
+    use super::{check_name, fresh_name, marked, observed};
+
+    #[test]
+    fn user_without_a_monitor_sees_that_of_the_host() {
+        let folder = tempfile::tempdir().unwrap();
+        let [own, host] = ["own", "host"].map(|name| folder.path().join(name));
+        let seen = || observed(Ok(own.clone()), &host).unwrap();
+        let monitor = |root: &Path| {
+            fs::create_dir_all(root).unwrap();
+            fs::write(paths::socket(root), "").unwrap();
+        };
+        assert_eq!(seen(), own, "no monitor runs");
+        monitor(&host);
+        assert_eq!(seen(), host);
+        assert_eq!(observed(Err(paths::NoRoot), &host), Ok(host.clone()));
+        // An earlier container has left the folder.
+        fs::create_dir_all(paths::containers(&own)).unwrap();
+        assert_eq!(seen(), host);
+        fs::create_dir(paths::containers(&own).join("a")).unwrap();
+        assert_eq!(seen(), own, "a container of `cgpu run` without a monitor");
+        fs::remove_dir(paths::containers(&own).join("a")).unwrap();
+        monitor(&own);
+        assert_eq!(seen(), own);
+        let none = folder.path().join("none");
+        assert_eq!(observed(Err(paths::NoRoot), &none), Err(paths::NoRoot));
+    }
 
     #[test]
     fn root_of_monitor_is_not_a_container() {

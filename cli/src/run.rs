@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn prepare(arguments: &Arguments) -> Result<(Claim, Command)> {
-    let root = arguments.root.path()?;
+    let root = arguments.root.own()?;
     let compute = arguments.compute.with_environment()?;
     let id = match &arguments.name {
         Some(name) => name.clone(),
@@ -213,7 +213,7 @@ fn check_memory(arguments: &Arguments) -> Result<()> {
             simulated(list)?.iter().filter(whole).map(|gpu| gpu.total).collect()
         }
         None => {
-            let socket = paths::socket(&arguments.root.path()?);
+            let socket = paths::socket(&arguments.root.own()?);
             let status = Client::connect(&socket).and_then(|mut monitor| monitor.status());
             let gpus = status.map(|status| status.gpus).unwrap_or_default();
             gpus.iter().map(|gpu| Bytes(gpu.memory_total)).collect()

@@ -39,6 +39,12 @@ pub enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // The errno would be EAGAIN.
+            Self::Absent(socket, _) | Self::Broken(socket, _) if self.is_timeout() => write!(
+                f,
+                "the monitor at {} did not answer in time: restart it, containers go on",
+                socket.display()
+            ),
             Self::Absent(socket, error) => write!(f, "no monitor at {}: {error}", socket.display()),
             Self::Broken(socket, error) => {
                 write!(f, "the monitor at {} did not answer as expected: {error}", socket.display())

@@ -22,8 +22,8 @@ pub struct NoRoot;
 impl core::fmt::Display for NoRoot {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(
-            "expected --root DIR or, for a user other than root, an absolute XDG_RUNTIME_DIR; \
-             found neither",
+            "no root is known for this user: use --root DIR, or set XDG_RUNTIME_DIR to an absolute \
+             path",
         )
     }
 }

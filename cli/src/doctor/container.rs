@@ -54,9 +54,7 @@ pub(crate) fn check_settings(view: &View, subject: &str, findings: &mut Findings
     } else if view.library("libnvidia-ml.so.1").is_none() {
         findings.add(Cause::NvmlMissing, subject, "");
     }
-    for message in view.variables.keys().filter_map(|name| cgpu_settings::misspelling(name)) {
-        findings.add(Cause::UnknownVariable, subject, message);
-    }
+    check_names(view, subject, findings);
     if has_limits(view) {
         return;
     }
@@ -76,6 +74,13 @@ pub(crate) fn check_settings(view: &View, subject: &str, findings: &mut Findings
             findings.add(Cause::LimitsOff, subject, format!("{MEMORY} is {value}"));
         }
         Some(_) => {}
+    }
+}
+
+/// Checks that cgpu knows the variables that are named like its own.
+pub(crate) fn check_names(view: &View, subject: &str, findings: &mut Findings) {
+    for message in view.variables.keys().filter_map(|name| cgpu_settings::misspelling(name)) {
+        findings.add(Cause::UnknownVariable, subject, message);
     }
 }
 
@@ -192,7 +197,7 @@ fn describe(share: &ShareStatus) -> String {
     };
     let (used, implicit) = (mib(use_of(share)), mib(share.implicit));
     format!(
-        "GPU {}: {used} MiB in use, of which {implicit} by contexts and modules; {limit}",
+        "GPU {}: {used} MiB in use now, of which {implicit} by contexts and modules; {limit}",
         share.gpu
     )
 }

@@ -51,13 +51,29 @@ pub(crate) fn examine(
             let only = only.map(|typed| id(root, typed, &status)).transpose()?;
             let wanted = |one: &&ContainerStatus| only.is_none_or(|id| one.id == id);
             for container in status.containers.iter().filter(wanted) {
-                let subject = format!("container {}", container.id);
+                let subject = subject(container);
                 findings.examined(&subject);
                 container::check_region(&container.dir, &subject, findings);
             }
         }
     }
     Ok(())
+}
+
+/// Returns how a report calls a container: by its name, and by its id if that is another.
+fn subject(container: &ContainerStatus) -> String {
+    let ContainerStatus { id, name, .. } = container;
+    if name.is_empty() || name == id {
+        format!("container {id}")
+    } else {
+        format!("container {name} ({id})")
+    }
+}
+
+/// As [`subject`], of a container that may have gone.
+fn subject_of(id: &str, status: &Status) -> String {
+    let container = status.containers.iter().find(|container| container.id == id);
+    container.map_or_else(|| format!("container {id}"), subject)
 }
 
 /// Returns the id of the container that is called so.
@@ -125,8 +141,9 @@ pub(crate) fn check_status(status: &Status, only: Option<&str>, findings: &mut F
         .filter(|it| wanted.iter().any(|one| one.id == it.container) || only.is_none())
     {
         let signal = watched::signal(ended.signal);
-        let (comm, id, cause) = (&ended.comm, &ended.container, ended.cause.name());
-        let subject = format!("process {} ({comm}) of container {id}", ended.pid);
+        let (comm, cause) = (&ended.comm, ended.cause.name());
+        let container = subject_of(&ended.container, status);
+        let subject = format!("process {} ({comm}) of {container}", ended.pid);
         findings.add_event(
             Cause::EndedProcess,
             &subject,
@@ -137,7 +154,7 @@ pub(crate) fn check_status(status: &Status, only: Option<&str>, findings: &mut F
 }
 
 fn check_container(container: &ContainerStatus, findings: &mut Findings) {
-    let subject = format!("container {}", container.id);
+    let subject = subject(container);
     findings.examined(&subject);
     if let Some(message) = &container.refused {
         findings.add(Cause::Refused, &subject, message);
@@ -160,7 +177,7 @@ fn check_container(container: &ContainerStatus, findings: &mut Findings) {
         };
         findings.add(cause, &subject, format!("{kind}: {message}"));
     }
-    // All processes of a container have the filter of its first one.
+    // All processes of a container have the filter and, as a rule, the variables of its first one.
     let first = container.processes.iter().filter(|one| one.live).find_map(|one| one.host_pid);
     if let Some(pid) = first {
         process::check_container(pid, &subject, findings);
@@ -176,7 +193,8 @@ fn check_finding(finding: &message::Finding, status: &Status, findings: &mut Fin
     match (&finding.container, finding.cause) {
         (None, _) => findings.add(Cause::HostProcess, &process, found),
         (Some(id), message::Cause::Unshimmed) => {
-            findings.add(Cause::UnshimmedProcess, &format!("{process} of container {id}"), found);
+            let subject = format!("{process} of {}", subject_of(id, status));
+            findings.add(Cause::UnshimmedProcess, &subject, found);
             // Adds why the shim is missing, if the process may be examined.
             let _ = process::examine(finding.pid, findings);
         }
@@ -186,7 +204,7 @@ fn check_finding(finding: &message::Finding, status: &Status, findings: &mut Fin
                 "GPU {}: {used} MiB by NVML, most of it {process}, limit {limit} MiB",
                 finding.gpu
             );
-            findings.add(Cause::UseOverLimit, &format!("container {id}"), found);
+            findings.add(Cause::UseOverLimit, &subject_of(id, status), found);
         }
     }
 }

@@ -64,10 +64,12 @@ fn check_seccomp(view: &View, pid: u32, subject: &str, findings: &mut Findings) 
     container::check_seccomp(view, &text(pid, "status"), subject, findings);
 }
 
-/// Checks the filter of a container's system calls, by one of its processes.
+/// Checks the filter of a container's system calls and the names of its variables, by one of its
+/// processes.
 pub(crate) fn check_container(pid: u32, subject: &str, findings: &mut Findings) {
     if let Ok(view) = View::of(pid) {
         check_seccomp(&view, pid, subject, findings);
+        container::check_names(&view, subject, findings);
     }
 }
 

@@ -9,7 +9,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use cgpu_client::message::{
-    self, ContainerStatus, Ended, Finding, GpuStatus, ShareStatus, Sharing, Shim, Signal, Status,
+    self, ContainerStatus, Ended, Finding, GpuStatus, ProcessStatus, ShareStatus, Sharing, Shim,
+    Signal, Status,
 };
 use cgpu_shm::grant::GrantWriter;
 use cgpu_shm::layout::LAYOUT_VERSION;
@@ -567,6 +568,37 @@ fn watcher_findings_have_causes() {
     let status = Status { findings: vec![finding(Unshimmed, Some("b"))], ..well() };
     host::check_status(&status, Some("a"), &mut findings);
     assert_eq!(findings.names(), [""; 0]);
+}
+
+#[test]
+fn container_is_named_as_its_engine_names_it() {
+    use message::Cause::OverLimit;
+    let mut status = well();
+    status.containers[0].name = "trainer".into();
+    status.containers[0].faults.insert("no_weight".into(), "A message.".into());
+    status.findings.push(finding(OverLimit, Some("a")));
+    let mut findings = Findings::default();
+    host::check_status(&status, None, &mut findings);
+    let text = findings.text();
+    assert_eq!(text.matches("  container trainer (a) (").count(), 2, "{text}");
+    assert!(text.contains("examined: container trainer (a)"), "{text}");
+}
+
+#[test]
+fn misspelt_variable_of_a_containers_process_has_a_cause() {
+    use std::process::{Command, Stdio};
+    let mut program = Command::new("sh");
+    // It ends with the test, which holds its input.
+    program.args(["-c", "echo started; read line"]).env("ALIYUN_COM_GPU_SCHD_WIEGHT", "2");
+    let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    program.stdout.as_mut().unwrap().read_exact(&mut [0; 8]).unwrap();
+    let mut status = well();
+    let process = ProcessStatus { host_pid: Some(program.id()), live: true, ..Default::default() };
+    status.containers[0].processes.push(process);
+    let mut findings = Findings::default();
+    host::check_status(&status, None, &mut findings);
+    program.wait().unwrap();
+    assert!(findings.names().contains(&"unknown_variable"), "{}", findings.text());
 }
 
 #[test]

@@ -70,7 +70,7 @@ pub(super) fn set(before: &str, cgpu: &CgpuRuntime<'_>, default: bool) -> Result
         match runtimes.get_mut(name) {
             Some(entry) => wrap(entry, cgpu).with_context(|| format!("the runtime {name}"))?,
             // The runtime may be defined by an option of the daemon, which cannot be changed here.
-            None if name != VENDORS => {
+            None if default && former.as_deref() == Some(name) => {
                 bail!(
                     "default-runtime is {name}, which `runtimes` does not list: add it there, \
                      or leave --default out"
@@ -239,9 +239,12 @@ mod tests {
             "{\"runtimes\": []}",
             "{\"default-runtime\": 1}",
             "{\"default-runtime\": \"kata\"}",
+            "{\"default-runtime\": \"nvidia\"}",
         ] {
             assert!(set(text, true).is_err(), "{text}");
         }
+        // Without --default, the default runtime may be an option of the daemon.
+        assert!(set("{\"default-runtime\": \"nvidia\"}", false).is_ok());
         let shim = json!({"runtimes": {"nvidia": {"runtimeType": "io.containerd.kata.v2"}}});
         assert!(
             format!("{:#}", set(&shim.to_string(), true).unwrap_err())

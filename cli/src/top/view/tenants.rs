@@ -89,10 +89,12 @@ fn line<'a>(
     let plain = if selected { theme.selected() } else { ratatui::style::Style::new() };
     let live = container.processes.iter().filter(|process| process.live).count();
     let cursor = if selected { theme.cursor() } else { ' ' };
+    // A wide screen has the name beside the id.
+    let name = if wide || container.name.is_empty() { &container.id } else { &container.name };
     let mut spans = vec![
         Span::styled(format!("{cursor} "), plain),
         Span::styled(format!("{} ", letter(row.number)), colour),
-        Span::styled(left(&printable(&container.id), 13), plain),
+        Span::styled(left(&printable(name), 12) + " ", plain),
     ];
     if wide {
         spans.push(Span::styled(

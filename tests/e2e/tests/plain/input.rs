@@ -1,8 +1,10 @@
 //! Invalid settings fail closed, with one sentence in `refused` and one line on standard error.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
-use cgpu_e2e::{Container, Fixture, MIB, Outcome};
+use cgpu_e2e::{Container, Fixture, MIB, Outcome, skip};
 
 const INVALID_VALUE: u64 = 1;
 
@@ -109,4 +111,27 @@ fn configuration_files_are_checked_by_the_programs_that_read_them() {
     let found: serde_json::Value =
         serde_json::from_str(&check(&["--json"]).exits(1).stdout).expect("JSON");
     assert!(found["files"][1]["error"].as_str().expect("text").contains("runtme"), "{found}");
+}
+
+/// Such a user may have no root of containers.
+#[test]
+fn configuration_files_are_checked_for_a_user_other_than_root() {
+    let program = Fixture::new("").dist().file("cgpu");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+        command.args(["env", "-u", "XDG_RUNTIME_DIR"]).arg(&program).args(arguments);
+        command
+    };
+    if !run(&["--version"]).output().is_ok_and(|output| output.status.success()) {
+        return skip("input", "root", "becoming another user, who can run cgpu, needs root");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
+    let file = folder.path().join("empty.toml");
+    fs::write(&file, "").expect("a file");
+    let file = file.to_string_lossy();
+    let check = run(&["check-config", "--monitor", &file, "--runtime", &file]);
+    let valid = Outcome::of(check).silent();
+    assert_eq!(valid.stdout.matches(": valid\n").count(), 2, "{valid:?}");
 }
