@@ -102,6 +102,8 @@ grep -q "^configuration $SETTINGS " "$list" ||
     note "configuration $SETTINGS $(cksum < "$work/settings" | tr ' ' -)"
 cp "$list" "$root$LIST"
 
+# Runs a command of cgpu for the monitor of this root.
+monitor() { command=$1; shift; "$root/usr/bin/cgpu" "$command" --root "$root/run/cgpu" "$@"; }
 started="the monitor was not started, and there is no systemd that would: run cgpu-monitor"
 if has_systemd; then
     systemctl daemon-reload
@@ -115,6 +117,10 @@ if has_systemd; then
         systemctl enable --now cgpu-monitor
         started="the monitor runs, now and after each start of the host"
     fi
+elif [ $start = yes ] && monitor get version > /dev/null 2>&1; then
+    monitor upgrade ||
+        die "the old monitor still runs; start the new one: cgpu-monitor --replace"
+    started="the new monitor runs, with the state of the old one"
 fi
 what=installed
 [ $was_there = no ] || what=upgraded

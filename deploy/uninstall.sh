@@ -81,7 +81,7 @@ reload() {
     *) what="restart $1" ;;
     esac
     if ! has_systemd; then
-        say "next: $what with its service manager; until then it calls the removed cgpu-runtime"
+        say "next: restart $1 with its service manager; until then it calls $RUNTIME"
     elif systemctl -q is-active "$1"; then
         # shellcheck disable=SC2086
         systemctl $what || say "next: systemctl $what, which failed"
@@ -104,8 +104,10 @@ for engine in \
     name=${engine%% *}
     file=$root${engine#* }
     grep -qs cgpu-runtime "$file" || continue
-    "$root/usr/bin/cgpu" setup "$name" --undo --file "$file" >&2 ||
+    undone=$("$root/usr/bin/cgpu" setup "$name" --undo --file "$file") ||
         die "$file still names cgpu-runtime: remove that, then uninstall again"
+    # What comes next is said below.
+    printf '%s\n' "$undone" | sed '/^next: /d; /^podman /d' >&2
     reload "$name"
 done
 # A reload of Docker forgets no runtime, and no default runtime.
@@ -128,6 +130,7 @@ END
     cat << 'END'
 bundle=.
 creates=no
+log=
 last=
 for argument; do
     shift
@@ -139,15 +142,23 @@ for argument; do
     case $argument in
     create | run) creates=yes ;;
     --bundle=*) bundle=${argument#*=} ;;
+    --log=*) log=${argument#*=} ;;
     esac
-    case $last in --bundle | -b) bundle=$argument ;; esac
+    case $last in
+    --bundle | -b) bundle=$argument ;;
+    --log) log=$argument ;;
+    esac
     last=$argument
 done
 # It would start without a limit.
 if [ $creates = yes ] &&
     grep -qs '"ALIYUN_COM_GPU_MEM_CONTAINER=[^"0]' "$bundle/config.json"; then
-    echo "cgpu was uninstalled, and the container requests a limit: install cgpu, or create the" \
-        "container without ALIYUN_COM_GPU_MEM_CONTAINER" >&2
+    why="cgpu was uninstalled, and the container requests a limit: install cgpu, or create the"
+    why="$why container without ALIYUN_COM_GPU_MEM_CONTAINER"
+    echo "$why" >&2
+    # Engines show this file, in JSON, and not the runtime's stderr.
+    [ -z "$log" ] ||
+        printf '{"level":"error","msg":"%s","time":"%s"}\n' "$why" "$(date -u +%FT%TZ)" >> "$log"
     exit 1
 fi
 exec "$next" "$@"
@@ -194,12 +205,11 @@ say "uninstalled"
 [ ! -e "$root$RUNTIME_SETTINGS" ] || say "left: $RUNTIME_SETTINGS, which was made by hand"
 [ ! -e "$root/var/lib/cgpu" ] || say "left: /var/lib/cgpu, the settings of containers"
 [ ! -e "$root/run/cgpu/containers" ] || say "left: /run/cgpu/containers, until the host restarts"
-[ -z "$next" ] || [ -z "$containers" ] ||
-    say "left: $RUNTIME, a script that runs $next for the containers above;" \
-        "remove it when they have ended"
-[ -z "$next" ] || [ $remembers = no ] ||
-    say "left: $RUNTIME, a script that runs $next, until Docker is restarted:" \
-        "a reload keeps the runtimes that were removed"
+when=
+[ -z "$containers" ] || when="the containers above have ended"
+[ $remembers = no ] ||
+    when="${when:+$when and }Docker was restarted: a reload keeps the runtimes that were removed"
+[ -z "$next" ] || say "left: $RUNTIME, a script that runs $next: remove it when $when"
 # systemd has ended its own.
 for process in "$root"/proc/[0-9]*; do
     case $(readlink "$process/exe" 2>/dev/null) in

@@ -337,12 +337,18 @@ fn uninstall_keeps_running_containers_manageable() {
     put(root, "c/config.json", r#"{"process":{"env":["ALIYUN_COM_GPU_MEM_CONTAINER=0"]}}"#);
     let create = |bundle: &str| {
         let mut call = Command::new(&left);
+        call.arg("--log").arg(root.join("b/log.json")).args(["--log-format", "json"]);
         call.args(["create", "--bundle"]).arg(root.join(bundle)).arg("d4");
         Child::start(call).finish()
     };
     let refused = create("b").exits(1).stderr;
     assert!(refused.contains("cgpu was uninstalled"), "{refused}");
-    assert!(create("c").exits(0).stdout.starts_with("runc create"));
+    // Engines show the message of this file, and not the runtime's stderr.
+    let log = fs::read_to_string(root.join("b/log.json")).expect("a log");
+    let log: serde_json::Value = serde_json::from_str(&log).expect("JSON");
+    assert_eq!(log["level"], "error");
+    assert!(refused.contains(log["msg"].as_str().expect("a message")), "{log}");
+    assert!(create("c").exits(0).stdout.contains(" create --bundle "));
 
     // A reinstallation takes the path back. When the containers have ended, nothing is left.
     for path in ["run", "proc", "var", "b", "c"] {
@@ -371,9 +377,39 @@ fn uninstall_leaves_a_script_for_the_runtimes_that_docker_remembers() {
     let mut uninstall = command("uninstall.sh", root, &[]);
     uninstall.env("DOCKER", root.join("docker"));
     let said = Child::start(uninstall).finish().exits(0).stderr;
-    assert!(said.contains("until Docker is restarted"), "{said}");
+    let left = "left: /usr/bin/cgpu-runtime, a script that runs /usr/sbin/runc: remove it when \
+                Docker was restarted";
+    assert!(said.contains(left), "{said}");
     let left = fs::read_to_string(root.join("usr/bin/cgpu-runtime")).expect("a script");
     assert!(left.contains("next='/usr/sbin/runc'"), "{left}");
+}
+
+/// It was said not to be started while the old one went on.
+#[test]
+fn install_without_systemd_upgrades_a_running_monitor() {
+    for (answers, option, called, said) in [
+        ("true", &[][..], "get upgrade", "the new monitor runs, with the state of the old one"),
+        ("true", &["--no-start"], "", "the monitor was not started"),
+        ("false", &[], "get", "the monitor was not started"),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().join("root");
+        fs::create_dir(&root).expect("a folder");
+        let log = folder.path().join("log");
+        fs::write(&log, "").expect("a log");
+        let cgpu = format!("#!/bin/sh\necho \"$1 $3\" >> '{}'\n{answers}\n", log.display());
+        put_program(folder.path(), "built/cgpu", &cgpu);
+        for name in ["cgpu-monitor", "libcgpu.so"] {
+            put(folder.path(), &format!("built/{name}"), "");
+        }
+        let built = folder.path().join("built").to_string_lossy().into_owned();
+        let outcome = script("install.sh", &root, &[option, &[&built]].concat()).exits(0);
+        assert!(outcome.stderr.contains(said), "{outcome:?}");
+        let calls = called
+            .split_whitespace()
+            .map(|command| format!("{command} {}/run/cgpu\n", root.display()));
+        assert_eq!(fs::read_to_string(&log).expect("a log"), calls.collect::<String>());
+    }
 }
 
 #[test]
@@ -389,6 +425,7 @@ fn uninstall_reloads_engines_or_says_to() {
     let built = Dist::find().folder().to_string_lossy().into_owned();
     let before = all(root);
     for (engine, file, reload) in [
+        // A reload of Docker keeps the removed runtimes, and its containers go on.
         ("docker", "etc/docker/daemon.json", "reload docker"),
         ("containerd", "etc/containerd/config.toml", "restart containerd"),
         ("crio", "etc/crio/crio.conf.d/99-cgpu.conf", "restart crio"),
@@ -414,8 +451,9 @@ fn uninstall_reloads_engines_or_says_to() {
             put(root, "log", "");
             assert_eq!(log.lines().any(|line| line == reload), with_systemd && !reload.is_empty());
             assert_eq!(log.starts_with("disable --now cgpu-monitor\n"), with_systemd, "{log}");
-            let told = said.contains(&format!("next: {reload} with its service manager"));
+            let told = said.contains(&format!("next: restart {engine} with its service manager"));
             assert_eq!(told, !with_systemd && !reload.is_empty(), "{said}");
+            assert_eq!(said.matches("next: ").count(), usize::from(told), "{said}");
             assert!(!root.join(file).exists(), "{engine}");
             fs::remove_dir_all(root.join("etc")).expect("the engine's folder");
             assert_eq!(all(root), before, "{engine}");
