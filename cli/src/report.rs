@@ -182,7 +182,7 @@ fn fill(
     };
     let live: Vec<bool> = (0..snapshot.slots.len()).map(is_alive).collect();
     for (gpu, index) in snapshot.gpus.iter().zip(&index) {
-        let cells = || gpu.cells.iter().zip(&live);
+        let cells = || snapshot.present(gpu).map(|(slot, cell)| (cell, live.get(slot)));
         let orphan = snapshot.orphan(gpu).get();
         container.gpus.push(ShareStatus {
             gpu: *index,
@@ -193,7 +193,7 @@ fn fill(
             unaccounted: cells().map(|(cell, _)| cell.unaccounted).fold(0, i64::saturating_add),
             orphan,
             draining: cells()
-                .filter(|(_, live)| !**live)
+                .filter(|(_, live)| *live == Some(&false))
                 .map(|(cell, _)| cell.total().get())
                 .fold(0, u64::saturating_add)
                 .saturating_sub(orphan),
@@ -201,7 +201,7 @@ fn fill(
         });
     }
     for (slot, (entry, live)) in snapshot.slots.iter().zip(&live).enumerate() {
-        if matches!(entry.word.state(), Some(State::Free | State::Orphan)) {
+        if entry.drained || matches!(entry.word.state(), Some(State::Free | State::Orphan)) {
             continue;
         }
         let part = |(gpu, index): (&cgpu_shm::snapshot::Gpu, &DeviceId)| {

@@ -10,9 +10,13 @@ use cgpu_monitor::config::{Config, Sources};
 use clap::{Parser, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
+const CODES: &str = "\
+Exit codes: 0 stopped by a signal, replaced by a successor, or --check found no mistake; 1 it cannot
+start or go on, or --check found a mistake; 2 invalid arguments.";
+
 /// Share the GPUs of this host among its containers
 #[derive(Parser)]
-#[command(version)]
+#[command(version, after_help = CODES)]
 struct Arguments {
     /// Directory of containers and the socket [default: /run/cgpu, or $XDG_RUNTIME_DIR/cgpu without
     /// root]

@@ -83,6 +83,16 @@ impl Gpu {
 }
 
 impl Snapshot {
+    /// Returns the cells of a GPU whose memory may be on it, with their slots. The ledger counts
+    /// drained slots, too, until a process of the container allocates.
+    pub fn present<'a>(&'a self, gpu: &'a Gpu) -> impl Iterator<Item = (usize, &'a Cell)> {
+        let cells = self.slots.iter().zip(&gpu.cells).enumerate();
+        // Other processes may hold what was exported.
+        cells
+            .filter(|(_, (slot, cell))| !slot.drained || cell.exported > Bytes::ZERO)
+            .map(|(index, (_, cell))| (index, cell))
+    }
+
     /// Memory of a GPU that exited processes had exported and others may hold; part of
     /// [`Gpu::used`].
     #[must_use]
@@ -119,6 +129,9 @@ pub struct Slot {
     pub exported_handles: u64,
     /// How often each counted reason happened.
     pub counters: [u32; COUNTERS],
+    /// Whether the monitor has found that it has exited and that its memory has left the GPUs.
+    /// Filled only by [`Reader::read`].
+    pub drained: bool,
 }
 
 /// One process's use of one GPU.
@@ -215,11 +228,25 @@ impl Reader {
         snapshot
             .slots
             .extend((0..slots).map(|slot| decode_slot(part::<layout::Slot>(bytes, slot))));
+        self.read_drained(&mut snapshot.slots);
         for (index, gpu) in DeviceIndex::all().zip(&mut snapshot.gpus) {
             self.read_cells(index, slots, &mut gpu.cells)?;
             self.read_measured(index, &snapshot.slots, gpu);
         }
         Ok(snapshot)
+    }
+
+    /// Reads which slots are drained from the monitor's page. If that fails, none is.
+    fn read_drained(&mut self, slots: &mut [Slot]) {
+        let Some(grant) = &self.grant else { return };
+        self.buffer.resize(slots.len() * size_of::<u64>(), 0);
+        if grant.read_exact_at(&mut self.buffer, offset_of!(Grant, drained) as u64).is_err() {
+            return;
+        }
+        for (at, slot) in slots.iter_mut().enumerate() {
+            let drained = Word::new(slot.word.generation(), State::Draining);
+            slot.drained = Record(&self.buffer).u64(at * size_of::<u64>()) == drained.0;
+        }
     }
 
     /// Reads the measured figures from the monitor's page. If that fails, there are none.
@@ -356,6 +383,7 @@ fn decode_slot(bytes: Record<'_>) -> Slot {
         counters: core::array::from_fn(|index| {
             bytes.u32(offset_of!(At, counter) + index * size_of::<u32>())
         }),
+        drained: false,
     }
 }
 

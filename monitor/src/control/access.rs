@@ -263,7 +263,8 @@ fn meminfo(host: &mut Host, at: usize, tenant: TenantId) -> String {
     let Some(seen) = region.gpu(uuid).and_then(|gpu| region.seen.gpus.get(gpu.get())) else {
         return format!("Free: {}\n", limit.0);
     };
-    let mut text = format!("Free: {}\n", (limit - seen.used()).0);
+    let used = region.seen.present(seen).map(|(_, cell)| cell.total()).sum::<Bytes>();
+    let mut text = format!("Free: {}\n", (limit - used).0);
     for &(slot, generation) in &region.live {
         let (Some(cell), Some(about)) =
             (seen.cells.get(slot.get()), region.seen.slots.get(slot.get()))

@@ -241,15 +241,15 @@ fn share(host: &Host, container: &Container, device: &DeviceState, now: Nanos) -
     let Some(seen) = region.gpu(device.uuid).and_then(|gpu| region.seen.gpus.get(gpu.get())) else {
         return status;
     };
-    let (orphan, used) =
-        (region.seen.orphan(seen), seen.cells.iter().map(Cell::kept).sum::<Bytes>());
+    let cells = || region.seen.present(seen).map(|(_, cell)| cell);
+    let (orphan, used) = (region.seen.orphan(seen), cells().map(Cell::kept).sum::<Bytes>());
     status.orphan = orphan.0;
     status.used = (used - orphan).0;
-    status.implicit = seen.cells.iter().map(Cell::corrected).sum::<Bytes>().0;
-    status.unaccounted =
-        seen.cells.iter().map(|cell| cell.unaccounted).fold(0, i64::saturating_add);
-    let draining = container.draining.keys().filter_map(|(slot, _)| seen.cells.get(slot.get()));
-    status.draining = draining.map(Cell::total).sum::<Bytes>().0;
+    status.implicit = cells().map(Cell::corrected).sum::<Bytes>().0;
+    status.unaccounted = cells().map(|cell| cell.unaccounted).fold(0, i64::saturating_add);
+    let is_draining = |slot| container.draining.keys().any(|(other, _)| other.get() == slot);
+    let draining = region.seen.present(seen).filter(|(slot, _)| is_draining(*slot));
+    status.draining = draining.map(|(_, cell)| cell.total()).sum::<Bytes>().0;
     status
 }
 
@@ -259,6 +259,7 @@ fn processes(container: &Container, devices: &[DeviceState], now: Nanos) -> Vec<
     let slots = slots.filter_map(|(index, slot)| Some((SlotIndex::new(index)?, slot)));
     slots
         .filter(|(_, slot)| matches!(slot.word.state(), Some(State::Live | State::Draining)))
+        .filter(|(_, slot)| !slot.drained)
         .map(|(index, slot)| {
             let key = (index, slot.word.generation().get());
             let gpus = devices.iter().filter_map(|device| {

@@ -91,6 +91,7 @@ mod tests {
             acked: 0,
             exported_handles: 0,
             counters,
+            drained: false,
         }
     }
 

@@ -241,3 +241,11 @@ fn setting_that_cannot_be_saved_is_refused_and_the_old_value_stays() {
         assert_eq!(client.get(path).unwrap(), *other, "{path}");
     }
 }
+
+#[test]
+fn help_has_the_exit_codes() {
+    let mut command = std::process::Command::new("timeout");
+    command.args(["60", env!("CARGO_BIN_EXE_cgpu-monitor"), "--help"]);
+    let help = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    assert!(help.contains("\nExit codes: 0 "), "{help}");
+}
