@@ -125,6 +125,7 @@ async fn serve(options: &Options) -> Result<()> {
         claims: Arc::clone(&claims),
         cdi,
         pool: pool.subscribe(),
+        node: options.node_name.clone(),
         root: options.root.clone(),
     };
     let (driver_socket, listener) = Socket::listen(options.driver_dir().join("dra.sock"))?;

@@ -45,6 +45,8 @@ pub(crate) struct Service {
     pub(crate) claims: Arc<PreparedClaims<Folders>>,
     pub(crate) cdi: Cdi,
     pub(crate) pool: watch::Receiver<ObservedPool>,
+    /// Name of the node and its pool.
+    pub(crate) node: String,
     /// The monitor's root.
     pub(crate) root: PathBuf,
 }
@@ -58,22 +60,28 @@ impl Service {
         let found = found.await.unwrap_or_else(|_| {
             Err(Failure::Unreachable(format!("no reply within {LOOKUP_TIMEOUT:?}")))
         });
-        let pool = self.known_pool().await?;
-        let own = match found {
+        let (own, pool) = match found {
             Ok(found) if found.0.metadata.uid != claim.uid => {
                 return Err(Refusal::new(format!(
                     "claim {}/{} has the uid {}, not {}: it was made anew",
                     claim.namespace, claim.name, found.0.metadata.uid, claim.uid
                 )));
             }
-            Ok(found) => NodeClaim::of(&found.0, &pool)?,
-            // A kubelet that restarts prepares again what is prepared.
-            Err(failure) => self.recorded(&claim.uid).ok_or_else(|| {
-                Refusal::new(format!(
-                    "cannot read claim {}/{}: {failure}",
-                    claim.namespace, claim.name
-                ))
-            })?,
+            Ok(found) => {
+                let pool = self.known_pool().await?;
+                (NodeClaim::of(&found.0, &pool)?, pool)
+            }
+            // A kubelet that restarts prepares again what is prepared. That needs no room, and no
+            // GPUs, which a driver does not know before its first list of slices.
+            Err(failure) => {
+                let own = self.recorded(&claim.uid).ok_or_else(|| {
+                    Refusal::new(format!(
+                        "cannot read claim {}/{}: {failure}",
+                        claim.namespace, claim.name
+                    ))
+                })?;
+                (own, Arc::new(Pool { node: self.node.clone(), devices: Vec::new() }))
+            }
         };
         let devices = own.shares.iter().map(|share| {
             Ok(Device {

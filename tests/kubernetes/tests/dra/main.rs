@@ -215,7 +215,7 @@ fn device_is_not_oversold_by_a_force_deleted_pod() {
 fn prepared_claim_is_answered_without_an_api_server() {
     let fixture = Fixture::new(GPUS);
     let mut host = Host::new(&fixture);
-    let _driver = host.driver(&["--request-timeout", "2s"]);
+    let driver = host.driver(&["--request-timeout", "2s"]);
     let info = host.registered();
     let (one, other) =
         (host.claim("one", &[("gpu-0", "1Gi", 1)]), host.claim("other", &[("gpu-0", "1Gi", 1)]));
@@ -225,6 +225,11 @@ fn prepared_claim_is_answered_without_an_api_server() {
     assert_eq!(host.prepare(&info, &one), prepared);
     let refusal = host.prepare(&info, &other).unwrap_err();
     assert!(refusal.contains("cannot read claim test/other"), "{refusal}");
+    // Also by a driver that starts meanwhile, and has not listed its slices.
+    driver.kill();
+    let _driver = host.driver(&["--request-timeout", "2s"]);
+    let info = host.registered();
+    assert_eq!(host.prepare(&info, &one), prepared);
     host.unprepare(&info, &one);
     host.server.reopen();
     host.fixture.eventually("the API server", || host.prepare(&info, &other).ok());
