@@ -28,7 +28,7 @@ pub(crate) async fn claims(api: &Api) -> Result<Option<Claims>, Failure> {
     let ours = Query::all().field(format!("spec.driver={DRIVER}"));
     let slices = match api.list_each(&ours, |slice: ObservedSlice| slice).await {
         Ok(list) => list.items,
-        Err(Failure::NotFound(_)) => return Ok(None),
+        Err(Failure::NotFound(_) | Failure::Refused { code: 404, .. }) => return Ok(None),
         Err(failure) => return Err(failure),
     };
     let classes = api.list_each(&Query::all(), |class: ObservedDeviceClass| class).await?.items;

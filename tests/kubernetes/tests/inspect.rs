@@ -380,7 +380,7 @@ Claims: 2, not allocated: 1
     assert_eq!(outcome.stdout, table(0, 0, 58, "0/28 (0%)"));
     assert!(outcome.stderr.starts_with("claims are not shown: the API server answers 403"));
     // Older API servers have no such objects.
-    server.fault(Fault::next("GET", "resourceslices", FaultAction::Refuse(404, "NotFound")));
+    server.fault(Fault::next("GET", "resourceslices", FaultAction::Refuse(404, "Unparsable")));
     let outcome = inspect(&server, &[]).exits(0);
     assert_eq!((outcome.stdout, outcome.stderr), (table(0, 0, 58, "0/28 (0%)"), String::new()));
 }
@@ -421,7 +421,7 @@ fn doctor_names_why_a_claim_is_not_allocated() {
     assert!(outcome.stdout.starts_with("nothing is wrong"), "{outcome:?}");
     assert!(outcome.stderr.starts_with("claims were not examined: the API server answers 403"));
     // An API server without these objects.
-    server.fault(Fault::next("GET", "resourceslices", FaultAction::Refuse(404, "NotFound")));
+    server.fault(Fault::next("GET", "resourceslices", FaultAction::Refuse(404, "Unparsable")));
     let outcome = doctor(&server, &["--node", "claimed"]).exits(1);
     assert!(outcome.stdout.contains("API server v1.36.2 (claims_not_served)"), "{outcome:?}");
 }

@@ -117,8 +117,10 @@ fn define(context: &mut Context<'_, '_>) -> bool {
     .all(Result::is_ok)
 }
 
-/// Returns a version as a number; none if it has more than three numbers below a million.
+/// Returns a version as a number; none if it has more than three numbers below a million. What
+/// follows `+` does not count in comparisons.
 fn version(text: &str) -> Option<i64> {
+    let text = text.split('+').next()?;
     let numbers: Vec<i64> = text.split('.').map(|part| part.parse().ok()).collect::<Option<_>>()?;
     let is_small = numbers.iter().all(|number| (0..1_000_000).contains(number));
     match numbers[..] {

@@ -81,6 +81,10 @@ cgpu_diagnosis::causes! {
         "The cluster has made no claim for the pod from its template.",
         "Check that kube-controller-manager runs, and read the pod's events (kubectl describe \
          pod).";
+    TemplateAwaited, Pending, Wrong, "template_awaited",
+        "The pod has old resource names, and the template of its claim is not there yet.",
+        "Check that cgpu-dra-controller runs; if the message says why it could not make the \
+         template, correct the pod's request.";
     ClaimClassUnknown, Pending, Wrong, "claim_class_unknown",
         "The claim names a class of devices that does not exist.",
         "Name one of `kubectl get deviceclass`; cgpu's chart has cgpu, cgpu-mig and cgpu-cores \

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use cgpu_kubernetes_client::{Api, Failure, Query, Record};
+use cgpu_kubernetes_dra::dialect::ClaimRequest;
 use cgpu_kubernetes_dra::slices::UNHEALTHY;
 
 use super::causes::{Cause, Findings};
@@ -21,6 +22,10 @@ const DRIVER_PODS: &str = "cgpu-dra-driver";
 const ENGINE: (&str, &str) = ("cgpu.dev/engine", "dra");
 /// Reason of the kubelet's events about claims that are not prepared.
 const NOT_PREPARED: &str = "FailedPrepareDynamicResources";
+/// Reason of Kubernetes' events about claims that are not made.
+const NOT_MADE: &str = "FailedResourceClaimCreation";
+/// Reason of events about templates that cgpu-dra-controller could not make.
+const TEMPLATE_REFUSED: &str = "ClaimTemplateRefused";
 
 /// What the API server has of claims.
 #[derive(Default)]
@@ -28,7 +33,7 @@ pub(crate) struct ClaimFacts {
     pub(crate) claims: Claims,
     /// Namespace and name of each template; `None` without permission to list them.
     pub(crate) templates: Option<BTreeSet<(String, String)>>,
-    /// Events about claims that were not prepared.
+    /// Events about claims that were not made or not prepared.
     pub(crate) events: Vec<ObservedEvent>,
     pub(crate) api: ApiFacts,
 }
@@ -49,14 +54,25 @@ impl ClaimFacts {
             return Ok((Self { api, ..Self::default() }, None));
         };
         let templates = permitted::<ObservedTemplate>(api, Query::all()).await?;
-        let not_prepared = Query::all().field(format!("reason={NOT_PREPARED}"));
-        let events = permitted::<ObservedEvent>(api, not_prepared).await?;
+        let mut events = Vec::new();
+        for reason in [NOT_PREPARED, NOT_MADE, TEMPLATE_REFUSED] {
+            let query = Query::all().field(format!("reason={reason}"));
+            events.extend(permitted::<ObservedEvent>(api, query).await?.unwrap_or_default());
+        }
         let templates = templates.map(|all| {
             let name = |it: ObservedTemplate| (it.metadata.namespace, it.metadata.name);
             all.into_iter().map(name).collect()
         });
         let api = ApiFacts::read(api, &claims).await;
-        Ok((Self { claims, templates, events: events.unwrap_or_default(), api }, None))
+        Ok((Self { claims, templates, events, api }, None))
+    }
+
+    /// Returns the message of the latest event of a pod with this reason.
+    fn message(&self, observed: &ObservedPod, reason: &str) -> Option<&str> {
+        let uid = &observed.pod.metadata.uid;
+        let events = self.events.iter();
+        let events = events.filter(|it| it.involved_object.uid == *uid && it.reason == reason);
+        events.max_by_key(|event| event.time()).map(|event| event.message.as_str())
     }
 }
 
@@ -132,9 +148,17 @@ pub(super) fn examine_pod(
                     let key = (namespace.clone(), template.clone());
                     let templates = facts.claims.templates.as_ref();
                     let is_missing = templates.is_some_and(|known| !known.contains(&key));
-                    let cause =
-                        if is_missing { Cause::TemplateMissing } else { Cause::ClaimNotMade };
-                    findings.add(cause, &subject, format!("template {template}"));
+                    let (cause, reason) = match is_missing {
+                        false => (Cause::ClaimNotMade, NOT_MADE),
+                        true if ClaimRequest::named(template).is_some() => {
+                            (Cause::TemplateAwaited, TEMPLATE_REFUSED)
+                        }
+                        true => (Cause::TemplateMissing, NOT_MADE),
+                    };
+                    let message = facts.claims.message(observed, reason);
+                    let message = message.map(|message| format!(": {message}"));
+                    let found = format!("template {template}{}", message.unwrap_or_default());
+                    findings.add(cause, &subject, found);
                     continue;
                 }
             },
@@ -159,6 +183,10 @@ pub(super) fn examine_pod(
             Some(obstacle) => report(obstacle, &subject, findings),
             None => {
                 let message = observed.scheduler_message();
+                if message.contains(versions::GATE) {
+                    findings.add(Cause::SharesOff, "kube-scheduler", message);
+                    continue;
+                }
                 let found = match message {
                     "" => format!("schedulerName {}", observed.spec.scheduler_name),
                     _ => message.to_owned(),
@@ -180,10 +208,8 @@ fn examine_start(facts: &Facts, observed: &ObservedPod, node: &str, findings: &m
     if let Some(found) = facts.nodes.get(node).and_then(|node| node.unready()) {
         findings.add(Cause::NodeNotReady, &subject, found);
     }
-    let of_pod =
-        facts.claims.events.iter().filter(|it| it.involved_object.uid == observed.pod.metadata.uid);
-    if let Some(event) = of_pod.max_by_key(|event| event.time()) {
-        findings.add(Cause::PrepareFailed, &subject, &event.message);
+    if let Some(message) = facts.claims.message(observed, NOT_PREPARED) {
+        findings.add(Cause::PrepareFailed, &subject, message);
     }
     // A pod that also requests units is examined for these, too.
     if facts.cluster.pod(&observed.pod.metadata.uid).is_some() {

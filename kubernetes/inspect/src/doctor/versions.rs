@@ -14,7 +14,7 @@ const CLAIMS: u32 = 34;
 /// First one in which [`GATE`] is on by default.
 const SHARES: u32 = 36;
 /// Feature gate of devices that several claims share.
-const GATE: &str = "DRAConsumableCapacity";
+pub(super) const GATE: &str = "DRAConsumableCapacity";
 /// Feature gate of claims.
 const CLAIMS_GATE: &str = "DynamicResourceAllocation";
 /// Label of the control plane's pods, where they are pods.

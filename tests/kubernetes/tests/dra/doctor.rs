@@ -196,3 +196,35 @@ fn doctor_explains_each_claim_that_the_scheduler_does_not_allocate() {
     let causes = causes(&plane, "taint");
     assert!(causes.iter().any(|(cause, _)| cause == "claim_tainted"), "{causes:?}; {message}");
 }
+
+/// Where a part of the control plane does not share devices, the doctor names it.
+#[test]
+fn doctor_names_the_part_that_does_not_share_devices() {
+    let test = "doctor_names_the_part_that_does_not_share_devices";
+    let off = "DRAConsumableCapacity=false";
+    for (gates, subject, part) in [
+        ([off, off], "API server v1.", "do not allow several allocations"),
+        (["", off], "kube-scheduler", "DRAConsumableCapacity"),
+    ] {
+        let fixture = Fixture::new(GPUS);
+        let Some(plane) = ControlPlane::start_with(test, &fixture.path(""), gates) else { return };
+        let _driver = driver(&fixture, &plane.kubeconfig(), &[]);
+        until_holds("the devices", || {
+            let text = plane.kubectl(&["get", "resourceslices", "-o", "json"]).expect("slices");
+            text.contains("gpu-2-mig-1")
+        });
+        plane.apply(&pod("small", &request("cgpu", &json!({"memory": "1Gi"}))));
+        until_holds("the doctor names it", || {
+            let text = inspect(&plane, &["doctor", "--json", "--root", "/nonexistent"]);
+            let report: Value = serde_json::from_str(&text).expect("JSON");
+            report["causes"].as_array().is_some_and(|causes| {
+                causes.iter().any(|it| {
+                    let text = |field: &str| it[field].as_str().unwrap_or_default();
+                    text("cause") == "shares_off"
+                        && text("subject").starts_with(subject)
+                        && text("found").contains(part)
+                })
+            })
+        });
+    }
+}

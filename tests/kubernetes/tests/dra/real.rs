@@ -44,6 +44,12 @@ fn address() -> String {
 impl ControlPlane {
     /// Starts it, with one node that has no kubelet; none: a program is missing.
     pub(crate) fn start(test: &str, folder: &Path) -> Option<Self> {
+        Self::start_with(test, folder, ["", ""])
+    }
+
+    /// Starts it with feature gates of the API server and of the scheduler.
+    pub(crate) fn start_with(test: &str, folder: &Path, gates: [&str; 2]) -> Option<Self> {
+        let [api_gates, scheduler_gates] = gates.map(|gates| format!("--feature-gates={gates}"));
         let names = ["ETCD", "KUBE_APISERVER", "KUBE_CONTROLLER_MANAGER", "KUBE_SCHEDULER"];
         let programs: Vec<PathBuf> = names.into_iter().filter_map(program).collect();
         let kubectl = program("KUBECTL").unwrap_or_else(|| "kubectl".into());
@@ -100,6 +106,7 @@ impl ControlPlane {
                     format!("--service-account-key-file={}", at("public")),
                     format!("--service-account-signing-key-file={}", at("key")),
                     format!("--token-auth-file={}", at("tokens")),
+                    api_gates,
                 ],
             ),
         ];
@@ -112,7 +119,7 @@ impl ControlPlane {
         let controllers_of = "--controllers=resourceclaim-controller,garbage-collector-controller,\
             job-controller,deployment-controller,replicaset-controller,resourcequota-controller";
         children.push(start(controllers, &[&common[..], &[controllers_of.to_owned()]].concat()));
-        children.push(start(scheduler, &common));
+        children.push(start(scheduler, &[&common[..], &[scheduler_gates]].concat()));
         plane._children = children;
         plane.apply(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}));
         let amounts = json!({"cpu": "8", "memory": "32Gi", "pods": "110"});

@@ -437,6 +437,20 @@ fn pods_with_claims_have_a_cause() {
     let template = |name: &str| json!({"name": "gpu", "resourceClaimTemplateName": name});
     assert_eq!(reference(template("none")).names(), ["template_missing", "claim_unused"]);
     assert_eq!(reference(template("t")).names(), ["claim_not_made", "claim_unused"]);
+    let event = |uid: &str, reason: &str, time: &str, message: &str| {
+        json!({"involvedObject": {"uid": uid}, "reason": reason, "lastTimestamp": time,
+            "message": message})
+    };
+    // A pod with old resource names.
+    let awaited = template("cgpu-memory-8192mi-gpus-1");
+    assert_eq!(reference(awaited.clone()).names(), ["template_awaited", "claim_unused"]);
+    let refused = reference(awaited).with(|it| {
+        it.events.push(event("uid-p", "ClaimTemplateRefused", "", "at most 4Gi"));
+    });
+    assert_eq!(
+        refused.found()[0],
+        ("template_awaited", "template cgpu-memory-8192mi-gpus-1: at most 4Gi".to_owned())
+    );
     let made = with_pod(&|pod| {
         pod["spec"]["resourceClaims"] = json!([template("gone")]);
         pod["status"]["resourceClaimStatuses"] = json!([{"name": "gpu", "resourceClaimName": "c"}]);
@@ -466,15 +480,13 @@ fn pods_with_claims_have_a_cause() {
         })
     };
     assert_eq!(on_node(&|_| ()).names(), ["starting"]);
-    let event = |uid: &str, time: &str, message: &str| {
-        json!({"involvedObject": {"uid": uid}, "reason": "FailedPrepareDynamicResources",
-            "lastTimestamp": time, "message": message})
-    };
+    let failed = "FailedPrepareDynamicResources";
     let failing = on_node(&|it| {
         it.events = vec![
-            event("uid-p", "2026-11-27T10:00:00Z", "gpu-1 waits for room"),
-            event("uid-p", "2026-11-27T09:00:00Z", "earlier"),
-            event("another", "2026-11-27T11:00:00Z", "another pod's"),
+            event("uid-p", failed, "2026-11-27T10:00:00Z", "gpu-1 waits for room"),
+            event("uid-p", failed, "2026-11-27T09:00:00Z", "earlier"),
+            event("another", failed, "2026-11-27T11:00:00Z", "another pod's"),
+            event("uid-p", "Pulled", "2026-11-27T12:00:00Z", "another reason"),
         ];
     });
     assert_eq!(failing.found(), [("prepare_failed", "gpu-1 waits for room".to_owned())]);
@@ -532,6 +544,14 @@ fn old_parts_and_gates_have_a_cause() {
             Value::Null;
     });
     assert_eq!(whole.names(), ["shares_off"]);
+    // It refuses claims that name an amount.
+    let refused = Cluster::healthy().with(|it| {
+        let message = "claim test/c, request gpu: has capacity requests, but the \
+                       DRAConsumableCapacity feature is disabled";
+        it.units.pods.push(unscheduled(pod_of("c"), message));
+        it.claims.push(claim("c", json!({"memory": "1Gi"})));
+    });
+    assert_eq!(refused.names(), ["shares_off"]);
     for (image, gates, expected) in [
         ("registry.k8s.io/kube-scheduler:v1.36.2", "", None),
         ("r:5000/kube-scheduler:v1.33.0@sha256:ab", "", Some("too_old_for_claims")),
