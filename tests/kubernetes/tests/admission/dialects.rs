@@ -258,6 +258,21 @@ fn old_resources_become_claims() {
     }
 }
 
+/// The scheduler with the extender is not needed, and may not be there.
+#[test]
+fn translated_pods_have_the_schedulers_of_the_cluster() {
+    let policies = Policies::new(Unit::Gib, false);
+    let scheduler = |name: &str, amounts: &Value| {
+        let mut pod = pod(&[container("main", amounts)], &[], None);
+        pod["spec"]["schedulerName"] = json!(name);
+        policies.admit(&pod).expect("a pod")["spec"]["schedulerName"].clone()
+    };
+    let memory = json!({"aliyun.com/gpu-mem": "8"});
+    assert_eq!(scheduler("cgpu-scheduler", &memory), "default-scheduler");
+    assert_eq!(scheduler("of-our-own", &memory), "of-our-own");
+    assert_eq!(scheduler("cgpu-scheduler", &json!({})), "cgpu-scheduler");
+}
+
 #[test]
 fn original_request_is_kept_in_an_annotation() {
     let amounts =

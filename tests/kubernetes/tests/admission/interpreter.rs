@@ -218,7 +218,7 @@ impl Evaluation {
     }
 }
 
-/// Applies an operation of a JSON patch: `add` or `remove`.
+/// Applies an operation of a JSON patch: `add`, `replace` or `remove`.
 fn apply(object: &mut Value, patch: &Value) {
     let path = patch["path"].as_str().expect("a path");
     let (parent, last) = path.rsplit_once('/').expect("a path");
@@ -226,7 +226,9 @@ fn apply(object: &mut Value, patch: &Value) {
     let parent = object.pointer_mut(parent).unwrap_or_else(|| panic!("no parent of {path}"));
     match (patch["op"].as_str(), parent) {
         (Some("add"), Value::Array(list)) if last == "-" => list.push(patch["value"].clone()),
-        (Some("add"), Value::Object(map)) => drop(map.insert(last, patch["value"].clone())),
+        (Some("add" | "replace"), Value::Object(map)) => {
+            drop(map.insert(last, patch["value"].clone()))
+        }
         (Some("remove"), Value::Object(map)) => {
             map.remove(&last).unwrap_or_else(|| panic!("nothing at {path}"));
         }

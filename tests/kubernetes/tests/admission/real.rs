@@ -258,3 +258,27 @@ fn real_api_server_translates_old_resources_as_the_interpreter() {
         assert!(reply.status == 422 && by_policy, "{reply:?}");
     }
 }
+
+/// The policy of the example adds the number of GPUs after the first look of ours.
+#[test]
+fn real_api_server_translates_pods_that_another_policy_completes() {
+    let test = "real_api_server_translates_pods_that_another_policy_completes";
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(server) = started(test, folder.path()) else { return };
+    let labels = json!({"metadata": {"labels": {"cgpu.dev/engine": "dra"}}});
+    let reply = server.send(ADMINISTRATOR, "PATCH", "/api/v1/namespaces/default", &labels);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    dialect_objects(Unit::Gib, true).iter().for_each(|object| server.create_policy(object));
+    let example = crate::objects_of("kubernetes/examples/hami-one-gpu.yaml");
+    example.iter().for_each(|object| server.create_policy(object));
+    let amounts = json!({"nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "new"},
+        "spec": {"containers": [{"name": "main", "image": "i", "resources": {"limits": amounts}}]}});
+    let path = "/api/v1/namespaces/default/pods?dryRun=All";
+    let admitted = until("both policies count", || {
+        let reply = server.send(ADMINISTRATOR, "POST", path, &pod);
+        (reply.status == 201).then(|| reply.json()).filter(|pod| !claims(pod).0.is_empty())
+    });
+    let template = "cgpu-memory-3000mi-cores-30-gpus-1".to_owned();
+    assert_eq!(claims(&admitted).0, [("cgpu-0".to_owned(), template)]);
+}
