@@ -18,6 +18,7 @@
 
 mod binding;
 mod cdi;
+mod claims;
 mod endpoint;
 mod kubelet;
 mod node;
@@ -84,6 +85,10 @@ async fn run(options: Options) -> Result<()> {
         }
         _ = stop.recv() => return Ok(()),
     };
+    tokio::select! {
+        () = claims::wait_until_unprepared(&options.root) => {}
+        _ = stop.recv() => return Ok(()),
+    }
     let found = watch::Sender::new(None);
     let gpus = found.subscribe();
     let health =

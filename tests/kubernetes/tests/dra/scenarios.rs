@@ -406,6 +406,25 @@ mod pods {
         }
     }
 
+    /// The page's commands as they are, but for the rollout of DaemonSets that are not here.
+    pub(super) fn commands_of_the_page_are_accepted(cluster: &Cluster<'_>) {
+        cluster.plane.kubectl(&["create", "namespace", "team"]).expect("a namespace");
+        for (heading, count) in
+            [("## Switch a node's engine", 9), ("### Bound what a namespace may claim", 2)]
+        {
+            let commands = commands(heading);
+            assert_eq!(commands.len(), count, "{commands:?}");
+            for words in commands.iter().filter(|words| words[0] != "rollout") {
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                assert!(cluster.plane.kubectl(&words).is_some(), "{words:?}");
+            }
+        }
+        let quotas = cluster.plane.kubectl(&["get", "quota", "-n", "team", "-o", "json"]);
+        let quotas: Value = serde_json::from_str(&quotas.expect("quotas")).expect("JSON");
+        let resource = "cgpu.deviceclass.resource.k8s.io/devices";
+        assert_eq!(quotas["items"][0]["spec"]["hard"][resource], "4");
+    }
+
     /// A quota counts devices of a class: all of a request, and as many as possible of `All`.
     pub(super) fn quota_counts_devices(cluster: &Cluster<'_>) {
         let resource = "cgpu.deviceclass.resource.k8s.io/devices";
@@ -429,6 +448,21 @@ mod pods {
         cluster.apply(&[of("one", "count", json!(1))]);
         cluster.clean(&[]);
     }
+}
+
+/// Returns the commands of kubectl in a section of the page for users, in which names are in
+/// capitals.
+fn commands(heading: &str) -> Vec<Vec<String>> {
+    let page = include_str!("../../../../docs/kubernetes.md");
+    let section = page.split(heading).nth(1).expect("the section");
+    let end = section.find("\n## ").or_else(|| section.find("\n### ")).unwrap_or(section.len());
+    let text = section[..end].replace("\\\n", "");
+    let lines = text.lines().filter_map(|line| line.strip_prefix("    kubectl "));
+    let words = |line: &str| {
+        let line = line.replace("NODE", crate::NODE).replace("TEAM", "team");
+        line.split_whitespace().map(str::to_owned).collect()
+    };
+    lines.map(words).collect()
 }
 
 mod strange {
@@ -626,6 +660,7 @@ fn scenarios_of_pods_run_on_the_real_control_plane() {
     pods::quick_claims_leave_nothing(&cluster);
     pods::configuration_that_is_not_understood_is_refused(&cluster);
     pods::quota_counts_devices(&cluster);
+    pods::commands_of_the_page_are_accepted(&cluster);
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! Containers that must not start.
 
+use std::fs;
+use std::time::Duration;
+
 use cgpu_e2e::Fixture;
 use cgpu_kubernetes_tests::kubelet::Admitted;
 use serde_json::{Value, json};
@@ -76,4 +79,26 @@ fn slice_that_the_kubelet_gave_to_another_container_is_refused() {
             [(host.uuid(0), 15109 * 2 / 14 * MIB)].into()
         );
     }
+}
+
+/// The label of a node was changed while pods of the other engine run.
+#[test]
+fn node_with_prepared_claims_offers_no_units() {
+    let fixture = Fixture::new("T4:15109");
+    let host = Host::new(&fixture, "T4:15109");
+    let shares = fixture.root().join("shares");
+    fs::create_dir_all(&shares).expect("a folder");
+    fs::write(shares.join("u-0"), "version 1\n").expect("a limits file");
+    let plugin = host.plugin(&[]);
+    fixture.eventually("the plugin reads its node", || {
+        host.server.journal().iter().any(|it| it.path.ends_with("/nodes")).then_some(())
+    });
+    // A plugin that does not wait registers within this time.
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(host.kubelet.registrations(MEMORY), 0);
+    assert_eq!(host.gpus(), Vec::<Value>::new());
+    fs::remove_file(shares.join("u-0")).expect("unprepared");
+    host.kubelet.offers(MEMORY, 14, 14);
+    let told = plugin.kill().stderr;
+    assert!(told.contains("claims are prepared on this node"), "{told}");
 }
