@@ -197,17 +197,10 @@ pub enum Change {
 /// Deletions come last: until then the pool has at least the slices of its older generation.
 #[must_use]
 pub fn changes<'a>(existing: impl IntoIterator<Item = &'a Existing>, pool: &Pool) -> Vec<Change> {
-    let known: BTreeMap<&str, &Existing> =
-        existing.into_iter().map(|slice| (slice.metadata.name.as_str(), slice)).collect();
+    let known = by_name(existing);
     let generation = known.values().map(|slice| slice.generation()).max();
     let current = slices(pool, generation.unwrap_or(1));
-    let is_same = |slice: &ResourceSlice| {
-        let known = known.get(slice.metadata.name.as_str());
-        known.is_some_and(|known| {
-            Spec::deserialize(&known.spec).is_ok_and(|spec| spec == slice.spec)
-        })
-    };
-    if known.len() == current.len() && current.iter().all(is_same) {
+    if are_same(&known, &current) {
         return Vec::new();
     }
     let next = generation.map_or(1, |generation| generation.saturating_add(1));
@@ -225,6 +218,36 @@ pub fn changes<'a>(existing: impl IntoIterator<Item = &'a Existing>, pool: &Pool
     let unused = known.keys().filter(|name| !is_used(name));
     changes.extend(unused.map(|name| Change::Delete((*name).to_owned())));
     changes
+}
+
+/// Returns whether the slices are those of the pool, but without what lets claims share devices:
+/// an API server without consumable capacity drops it from all that is written.
+#[must_use]
+pub fn are_unshared<'a>(existing: impl IntoIterator<Item = &'a Existing>, pool: &Pool) -> bool {
+    let known = by_name(existing);
+    let generation = known.values().map(|slice| slice.generation()).max();
+    let mut current = slices(pool, generation.unwrap_or(1));
+    for device in current.iter_mut().flat_map(|slice| &mut slice.spec.devices) {
+        device.allow_multiple_allocations = false;
+        device.capacity.values_mut().for_each(|amount| amount.request_policy = None);
+    }
+    current.iter().any(|slice| !slice.spec.devices.is_empty()) && are_same(&known, &current)
+}
+
+fn by_name<'a>(
+    existing: impl IntoIterator<Item = &'a Existing>,
+) -> BTreeMap<&'a str, &'a Existing> {
+    existing.into_iter().map(|slice| (slice.metadata.name.as_str(), slice)).collect()
+}
+
+fn are_same(known: &BTreeMap<&str, &Existing>, slices: &[ResourceSlice]) -> bool {
+    let is_same = |slice: &ResourceSlice| {
+        let known = known.get(slice.metadata.name.as_str());
+        known.is_some_and(|known| {
+            Spec::deserialize(&known.spec).is_ok_and(|spec| spec == slice.spec)
+        })
+    };
+    known.len() == slices.len() && slices.iter().all(is_same)
 }
 
 /// A device as an earlier driver has published it.

@@ -5,11 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cgpu_kubernetes_client::{Api, EventHandler, Failure, List};
 use cgpu_kubernetes_core::object::Node;
-use cgpu_kubernetes_dra::slices::{Change, Earlier, Existing, changes, earlier_devices};
+use cgpu_kubernetes_dra::slices::{
+    Change, Earlier, Existing, are_unshared, changes, earlier_devices,
+};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -18,6 +20,9 @@ use crate::objects::Slice;
 
 /// Delay before a failed write is repeated.
 const RETRY_BACKOFF: Duration = Duration::from_secs(2);
+/// Delay before slices are written again that the API server has stored without what lets claims
+/// share devices. Until its feature gate is on, each write has the same answer.
+const UNSHARED_RETRY_BACKOFF: Duration = Duration::from_secs(600);
 
 /// The slices by name; none before the first list.
 type Slices = Option<BTreeMap<String, Existing>>;
@@ -85,12 +90,27 @@ pub(crate) async fn publish(
     mut pool: watch::Receiver<ObservedPool>,
 ) {
     let mut slices = published.0.subscribe();
+    // When slices were written last that had been stored without shares.
+    let mut unshared: Option<Instant> = None;
     loop {
         let known = slices.borrow_and_update().clone();
         let observed = pool.borrow_and_update().clone();
         let mut delay = None;
         if let (Some(known), Some(observed)) = (known, observed) {
-            let changes = changes(known.values(), &observed);
+            let mut changes = changes(known.values(), &observed);
+            if !changes.is_empty() && are_unshared(known.values(), &observed) {
+                let elapsed = unshared.map_or(UNSHARED_RETRY_BACKOFF, |at| at.elapsed());
+                if elapsed < UNSHARED_RETRY_BACKOFF {
+                    changes.clear();
+                    delay = Some(UNSHARED_RETRY_BACKOFF - elapsed);
+                } else {
+                    warn!(
+                        "claims cannot share GPUs: the API server drops allowMultipleAllocations; \
+                         enable its feature gate DRAConsumableCapacity (Kubernetes 1.36)"
+                    );
+                    unshared = Some(Instant::now());
+                }
+            }
             if let Err(failure) = write(api, node, published, changes).await {
                 warn!("cannot write the node's ResourceSlices: {failure}");
                 delay = Some(RETRY_BACKOFF);

@@ -185,6 +185,26 @@ fn slices_are_written_when_they_differ() {
     assert_eq!(changes(&existing, &pool), []);
 }
 
+#[test]
+fn slices_stored_without_shares_are_recognized() {
+    let pool = pool();
+    let mut existing = Vec::new();
+    apply(changes([], &pool), &mut existing);
+    assert!(!are_unshared(&existing, &pool));
+    for device in existing[0].spec["devices"].as_array_mut().unwrap() {
+        device.as_object_mut().unwrap().remove("allowMultipleAllocations");
+        for amount in device["capacity"].as_object_mut().unwrap().values_mut() {
+            amount.as_object_mut().unwrap().remove("requestPolicy");
+        }
+    }
+    assert!(are_unshared(&existing, &pool));
+    assert_eq!(changes(&existing, &pool).len(), 1, "they are not what was written");
+    let mut other = pool.clone();
+    other.devices[0].healthy = false;
+    assert!(!are_unshared(&existing, &other));
+    assert!(!are_unshared([], &pool));
+}
+
 fn numbered(gpu: u32, instance: Option<u32>) -> Device {
     let id = instance.map_or(DeviceId::of_gpu(gpu), |at| DeviceId::of_instance(gpu, at));
     Device { host: HostDevice { id, ..device("0").host }, ..device("0") }

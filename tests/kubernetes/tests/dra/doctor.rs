@@ -214,6 +214,10 @@ fn doctor_names_the_part_that_does_not_share_devices() {
             text.contains("gpu-2-mig-1")
         });
         plane.apply(&pod("small", &request("cgpu", &json!({"memory": "1Gi"}))));
+        let text = plane.kubectl(&["get", "resourceslices", "-o", "json"]).expect("slices");
+        let slices: Value = serde_json::from_str(&text).expect("JSON");
+        let generation = &slices["items"][0]["spec"]["pool"]["generation"];
+        assert!(generation.as_i64().is_some_and(|it| it <= 2), "it is written again: {generation}");
         until_holds("the doctor names it", || {
             let text = inspect(&plane, &["doctor", "--json", "--root", "/nonexistent"]);
             let report: Value = serde_json::from_str(&text).expect("JSON");
