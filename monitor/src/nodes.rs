@@ -13,6 +13,7 @@
 //! N/<id>/memsize           rw    bytes; 0: the limit that it was started with
 //! N/<id>/meminfo           r     "Free: <bytes>", then "PID: <pid> Mem: <bytes>" for each process
 //! N/<id>/weight            rw    1..25; reads 0 where none was left for it
+//! N/<id>/percent           rw    0..100; 0: the percentage that it was started with, or none
 //! N/<id>/highprio          rw    0, 1
 //! ```
 
@@ -35,6 +36,7 @@ pub(crate) enum Node {
     Memsize(usize, TenantId),
     Meminfo(usize, TenantId),
     Weight(usize, TenantId),
+    Percent(usize, TenantId),
     Highprio(usize, TenantId),
 }
 
@@ -50,6 +52,7 @@ impl Node {
             | Self::WorkConserving(_)
             | Self::Memsize(..)
             | Self::Weight(..)
+            | Self::Percent(..)
             | Self::Highprio(..) => Kind::Write,
         }
     }
@@ -67,11 +70,12 @@ pub(crate) const GPU_NODES: [(&str, OfGpu); 5] = [
     ("prio_ratio", Node::PrioRatio),
     ("work_conserving", Node::WorkConserving),
 ];
-pub(crate) const CONTAINER_NODES: [(&str, OfContainer); 5] = [
+pub(crate) const CONTAINER_NODES: [(&str, OfContainer); 6] = [
     ("id", Node::Id),
     ("memsize", Node::Memsize),
     ("meminfo", Node::Meminfo),
     ("weight", Node::Weight),
+    ("percent", Node::Percent),
     ("highprio", Node::Highprio),
 ];
 

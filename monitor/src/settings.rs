@@ -23,6 +23,7 @@ pub(crate) mod bounds {
     pub(crate) const PRIO_RATIO: RangeInclusive<u64> = 20..=99;
     pub(crate) const SWITCH: RangeInclusive<u64> = 0..=1;
     pub(crate) const WEIGHT: RangeInclusive<u64> = 1..=25;
+    pub(crate) const PERCENT: RangeInclusive<u64> = 0..=100;
     pub(crate) const BYTES: RangeInclusive<u64> = 0..=u64::MAX;
 }
 
@@ -142,6 +143,9 @@ fn within(name: &str, value: Option<u32>, bounds: &RangeInclusive<u64>) -> Resul
 pub struct ContainerSettings {
     /// 1..25; none: the weight that it was started with.
     pub weight: Option<u32>,
+    /// Its share of each GPU, 1..100; none: the percentage that it was started with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub percent: Option<u32>,
     /// Whether it has high priority; none: as it was started.
     pub high: Option<bool>,
     /// Memory limit in bytes by the GPU's UUID.
@@ -206,6 +210,7 @@ impl Settings {
         }
         for (id, container) in &self.containers {
             within("weight", container.weight, &bounds::WEIGHT)
+                .and_then(|()| within("percent", container.percent, &bounds::PERCENT))
                 .map_err(|reason| format!("container {id}: {reason}"))?;
         }
         Ok(())

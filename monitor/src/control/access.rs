@@ -97,6 +97,7 @@ pub(crate) fn get(host: &mut Host, path: &str) -> Result<String, Refusal> {
         Node::Weight(at, tenant) => {
             host.capacity(&host.devices[at]).of(&host.containers[&tenant]).weight.to_string()
         }
+        Node::Percent(_, tenant) => host.containers[&tenant].percent().unwrap_or(0).to_string(),
         Node::Highprio(_, tenant) => u32::from(host.containers[&tenant].is_high()).to_string(),
     })
 }
@@ -207,6 +208,12 @@ fn change(host: &mut Host, node: Node, path: &str, value: &str) -> Result<(), Re
         Node::Weight(_, tenant) => {
             let wanted = small(value, &bounds::WEIGHT)?;
             set_weight(host, tenant, wanted)?;
+        }
+        Node::Percent(_, tenant) => {
+            let wanted = Some(small(value, &bounds::PERCENT)?).filter(|percent| *percent > 0);
+            let Some(container) = host.containers.get_mut(&tenant) else { return Ok(()) };
+            container.percent = wanted;
+            host.settings.containers.entry(container.id.clone()).or_default().percent = wanted;
         }
         Node::Highprio(_, tenant) => {
             let wanted = small(value, &bounds::SWITCH)? == 1;

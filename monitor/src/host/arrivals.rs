@@ -66,9 +66,7 @@ impl Host {
         self.next_tenant += 1;
         let mut container = Container::new(tenant, self.fresh_id(dir, id), dir.to_owned());
         container.is_fresh = self.has_scanned;
-        if let Some(set) = self.settings.containers.get(&container.id) {
-            (container.weight, container.high) = (set.weight, set.high);
-        }
+        container.take_settings(self.settings.containers.get(&container.id));
         tracing::info!("container {} found at {}", container.id, dir.display());
         self.containers.insert(tenant, container);
         tenant

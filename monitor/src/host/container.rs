@@ -28,6 +28,7 @@ use super::region::Region;
 use crate::memory::exported::ExportedMemory;
 use crate::memory::unaccounted::Unaccounted;
 use crate::probe::{ContainerIdentity, FoundProcess, SampledContainer, Search, SlotProcess};
+use crate::settings::ContainerSettings;
 use crate::throttle::Throttle;
 use crate::watcher::ProcessId;
 
@@ -84,6 +85,8 @@ pub(crate) struct Container {
     pub(crate) image: Option<String>,
     /// The weight set in the control tree.
     pub(crate) weight: Option<u32>,
+    /// The percentage set in the control tree.
+    pub(crate) percent: Option<u32>,
     /// The priority set in the control tree.
     pub(crate) high: Option<bool>,
     pub(crate) region: Option<Region>,
@@ -146,6 +149,7 @@ impl Container {
             registrants: BTreeMap::new(),
             limits,
             weight: None,
+            percent: None,
             high: None,
             region: None,
             last_region: None,
@@ -311,11 +315,18 @@ impl Container {
         self.weight.or(registered).unwrap_or(self.limits.weight)
     }
 
-    /// Returns its share of each GPU in percent, for policy 3: as registered, else as in the limits
-    /// file.
+    /// Takes over what was set for it in the control tree; none: nothing.
+    pub(super) fn take_settings(&mut self, set: Option<&ContainerSettings>) {
+        self.weight = set.and_then(|set| set.weight);
+        self.percent = set.and_then(|set| set.percent);
+        self.high = set.and_then(|set| set.high);
+    }
+
+    /// Returns its share of each GPU in percent, for policy 3: as set, else as registered, else as
+    /// in the limits file.
     pub(crate) fn percent(&self) -> Option<u32> {
         let registered = self.registration.as_ref().and_then(|registration| registration.percent);
-        registered.or(self.limits.percent)
+        self.percent.or(registered).or(self.limits.percent)
     }
 
     /// Whether it has high priority: as set, else as registered, else as in the limits file.

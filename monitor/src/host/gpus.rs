@@ -140,9 +140,7 @@ impl Host {
             self.devices[at].settings = self.saved_settings(self.devices[at].uuid);
         }
         for container in self.containers.values_mut() {
-            let set = self.settings.containers.get(&container.id);
-            container.weight = set.and_then(|set| set.weight);
-            container.high = set.and_then(|set| set.high);
+            container.take_settings(self.settings.containers.get(&container.id));
         }
     }
 

@@ -95,7 +95,7 @@ impl Host {
         let found = container.end_access(now, result, sharers);
         if found.restarted {
             tracing::info!("container {} was started again", container.id);
-            (container.weight, container.high) = (None, None);
+            container.take_settings(None);
             let id = container.id.clone();
             self.forget_settings(&id);
         }

@@ -219,6 +219,7 @@ fn setting_that_cannot_be_saved_is_refused_and_the_old_value_stays() {
         ("0/work_conserving", "1", "0"),
         ("0/a/weight", "2", "3"),
         ("0/a/memsize", "4096", "8192"),
+        ("0/a/percent", "30", "40"),
         ("0/a/highprio", "1", "0"),
     ];
     for (path, value, _) in settings {

@@ -163,7 +163,7 @@ fn control_tree_reads_and_writes_as_documented() {
     );
     assert_eq!(
         client.list("0/trainer").unwrap(),
-        ["id", "memsize", "meminfo", "weight", "highprio"]
+        ["id", "memsize", "meminfo", "weight", "percent", "highprio"]
     );
     for (path, value) in [
         ("version", env!("CARGO_PKG_VERSION")),
@@ -176,6 +176,7 @@ fn control_tree_reads_and_writes_as_documented() {
         ("0/trainer/id", "trainer"),
         ("0/trainer/memsize", "8388608000"),
         ("0/trainer/weight", "1"),
+        ("0/trainer/percent", "0"),
         ("0/trainer/highprio", "0"),
     ] {
         assert_eq!(client.get(path).unwrap(), value, "{path}");
@@ -194,6 +195,8 @@ fn control_tree_reads_and_writes_as_documented() {
         ("0/work_conserving", "1"),
         ("0/trainer/weight", "25"),
         ("0/trainer/memsize", "1073741824"),
+        ("0/trainer/percent", "30"),
+        ("0/trainer/percent", "0"),
         ("0/trainer/highprio", "1"),
         ("0/policy", "0"),
         ("0/policy", "3"),
@@ -202,6 +205,14 @@ fn control_tree_reads_and_writes_as_documented() {
         client.set(path, value).unwrap();
         assert_eq!(client.get(path).unwrap(), value.trim(), "{path}");
     }
+    for (path, value) in
+        [("0/policy", "3"), ("0/trainer/highprio", "0"), ("0/trainer/percent", "30")]
+    {
+        client.set(path, value).unwrap();
+    }
+    eventually("the share in force", || {
+        (find(&status(&monitor), "trainer").gpus[0].share_set - 30.0).abs() < 1e-9
+    });
     for (path, value, expected) in [
         ("0/policy", "6", Errno::EINVAL),
         ("0/policy", "-1", Errno::EINVAL),
@@ -217,6 +228,7 @@ fn control_tree_reads_and_writes_as_documented() {
         ("0/trainer/weight", "26", Errno::EINVAL),
         ("0/trainer/memsize", "x", Errno::EINVAL),
         ("0/trainer/memsize", "24146608129", Errno::EINVAL),
+        ("0/trainer/percent", "101", Errno::EINVAL),
         ("0/trainer/highprio", "2", Errno::EINVAL),
         ("version", "2", Errno::EACCES),
         ("0/free_weight", "2", Errno::EACCES),
@@ -328,6 +340,7 @@ fn settings_survive_a_monitor() {
     client.register(registration(&dir)).unwrap();
     client.set("0/policy", "5").unwrap();
     client.set("0/a/weight", "7").unwrap();
+    client.set("0/a/percent", "30").unwrap();
     client.set("0/a/highprio", "1").unwrap();
     client.set("0/a/memsize", "4096").unwrap();
     let file = fixture.root().join("state/settings.json");
@@ -342,6 +355,7 @@ fn settings_survive_a_monitor() {
     let mut client = monitor.client();
     assert_eq!(client.get("0/policy").unwrap(), "5");
     assert_eq!(client.get("0/a/weight").unwrap(), "7");
+    assert_eq!(client.get("0/a/percent").unwrap(), "30");
     assert_eq!(client.get("0/a/highprio").unwrap(), "1");
     assert_eq!(client.get("0/a/memsize").unwrap(), "4096");
 }

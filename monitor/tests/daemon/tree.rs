@@ -86,7 +86,8 @@ fn each_node_reads_writes_and_refuses_as_documented() {
     assert_eq!(names(&tree), ["0", "default_memsize", "version"]);
     let gpu = ["a", "b", "free_weight", "max_inst", "policy", "prio_ratio", "work_conserving"];
     assert_eq!(names(&tree.join("0")), gpu);
-    assert_eq!(names(&tree.join("0/a")), ["highprio", "id", "meminfo", "memsize", "weight"]);
+    let container = ["highprio", "id", "meminfo", "memsize", "percent", "weight"];
+    assert_eq!(names(&tree.join("0/a")), container);
 
     let read = |path: &str| fs::read_to_string(tree.join(path)).unwrap();
     for (path, value) in [
@@ -100,6 +101,7 @@ fn each_node_reads_writes_and_refuses_as_documented() {
         ("0/a/id", "a\n"),
         ("0/a/memsize", "8388608000\n"),
         ("0/a/weight", "1\n"),
+        ("0/a/percent", "0\n"),
         ("0/a/highprio", "0\n"),
     ] {
         assert_eq!(read(path), value, "{path}");
@@ -132,6 +134,7 @@ fn each_node_reads_writes_and_refuses_as_documented() {
         ("0/a/weight", "19\n"),
         ("0/a/weight", "4\n"),
         ("0/a/memsize", "1073741824\n"),
+        ("0/a/percent", "30\n"),
         ("0/a/highprio", "1\n"),
         ("0/a/highprio", "0\n"),
     ] {
@@ -168,6 +171,7 @@ fn each_node_reads_writes_and_refuses_as_documented() {
         ("0/a/weight", "8\n", busy),
         ("0/a/memsize", "x\n", invalid),
         ("0/a/memsize", "24146608129\n", invalid),
+        ("0/a/percent", "101\n", invalid),
         ("0/a/highprio", "2\n", invalid),
         ("version", "2\n", denied),
         ("0/free_weight", "2\n", denied),
