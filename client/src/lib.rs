@@ -7,6 +7,7 @@
 //! | [`inventory`], [`health`] | the host's GPUs and their health, as the monitor reports them |
 //! | [`board`] | temperature, power, clocks and PCIe link of a GPU |
 //! | [`device_id`] | the name of a GPU or of a MIG instance: `N` or `N.M` |
+//! | [`share`] | what a container with several shares of claims gets |
 //! | [`record`], [`process`] | what `cgpu-runtime` records of a container beside its region |
 //!
 //! Nothing here loads NVML, so a program that only talks to the monitor does not need the driver.
@@ -20,5 +21,6 @@ pub mod inventory;
 pub mod message;
 pub mod process;
 pub mod record;
+pub mod share;
 
 pub use connection::{Client, Failure};
