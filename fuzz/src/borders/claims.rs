@@ -26,6 +26,7 @@ fn pool() -> Pool {
         mode,
         max_weight: 20,
         healthy: true,
+        other_owner: None,
         details: Details::default(),
     };
     let devices = vec![

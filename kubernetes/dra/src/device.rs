@@ -4,6 +4,7 @@ use cgpu_client::device_id::DeviceId;
 use cgpu_client::inventory::HostDevice;
 
 use crate::capacity::{Capacity, MEMORY_STEP};
+use crate::owner::OtherOwner;
 
 /// How the compute of a device is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +72,8 @@ pub struct Device {
     pub max_weight: u32,
     /// Whether new claims may get it.
     pub healthy: bool,
+    /// What gives it out as well. Then no new claim may get it.
+    pub other_owner: Option<OtherOwner>,
     /// Attributes.
     pub details: Details,
 }

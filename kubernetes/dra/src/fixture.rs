@@ -24,6 +24,7 @@ pub(crate) fn device(id: &str) -> Device {
         mode: Mode::Weight,
         max_weight: 20,
         healthy: true,
+        other_owner: None,
         details: Details::default(),
     }
 }

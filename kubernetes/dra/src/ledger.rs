@@ -166,6 +166,15 @@ impl Ledger {
                 claim.title()
             )));
         };
+        if let Some(owner) = device.other_owner.as_ref().filter(|_| wanted != Capacity::NONE) {
+            return Err(Refusal::new(format!(
+                "{} is refused: {} is given out by {}, too; {}",
+                claim.title(),
+                device.name(),
+                owner.title(),
+                owner.remedy()
+            )));
+        }
         let (consumed, running) = self.consumed(gpu, held);
         if wanted.and(consumed).and(running).fits(device.capacity()) {
             return Ok(());
@@ -209,6 +218,7 @@ fn described(shares: &[Share]) -> String {
 mod tests {
     use super::*;
     use crate::fixture::{GIB, claim, pool, result};
+    use crate::owner::OtherOwner;
     use serde_json::{Value, json};
 
     fn claimed(uid: &str, results: &[Value]) -> NodeClaim {
@@ -330,6 +340,25 @@ mod tests {
              gpu-0"
         );
         assert_eq!(ledger.begin_removal("b"), Ok(None));
+    }
+
+    #[test]
+    fn gpu_of_another_owner_gets_no_new_claim_and_keeps_its_own() {
+        let a = claimed("a", &[result("gpu-0", "8Gi", 1)]);
+        let mut ledger = Ledger::restore([a.clone()]);
+        let mut owned = pool();
+        owned.devices[0].other_owner = Some(OtherOwner::Plugin("nvidia.com/gpu".into()));
+        ledger.begin(&a, &owned, &[]).unwrap();
+        let b = claimed("b", &[result("gpu-1", "1Gi", 1), result("gpu-0", "1Gi", 1)]);
+        assert_eq!(
+            ledger.begin(&b, &owned, &[]).unwrap_err().to_string(),
+            "claim test/c is refused: gpu-0 is given out by the device plugin of nvidia.com/gpu, \
+             too; end that plugin on this node; if it has other GPUs, start cgpu-dra-driver with \
+             --disjoint-resources=nvidia.com/gpu"
+        );
+        let mut admin = result("gpu-0", "1Gi", 1);
+        admin["adminAccess"] = true.into();
+        ledger.begin(&claimed("c", &[admin]), &owned, &[]).unwrap();
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub mod config;
 pub mod device;
 pub mod dialect;
 pub mod ledger;
+pub mod owner;
 pub mod prepared;
 pub mod record;
 pub mod slices;

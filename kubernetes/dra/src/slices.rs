@@ -26,8 +26,10 @@ const MAX_DEVICES: usize = 64;
 /// Maximum length of a text attribute in bytes.
 const MAX_TEXT: usize = 64;
 
-/// Key of the taint of a device that gets no new claims.
+/// Key of the taint of a device that reported an error.
 pub const UNHEALTHY: &str = "gpu.cgpu.dev/unhealthy";
+/// Key of the taint of a device that another plugin or driver gives out, too. Its value names that.
+pub const OTHER_OWNER: &str = "gpu.cgpu.dev/other-owner";
 
 /// A slice of ours as the API server has it. Another release may have written it in another form.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -40,6 +42,25 @@ pub struct Existing {
 }
 
 impl Existing {
+    /// Returns its driver.
+    #[must_use]
+    pub fn driver(&self) -> &str {
+        self.spec["driver"].as_str().unwrap_or_default()
+    }
+
+    /// Returns the UUIDs of the GPUs that its devices are, or are instances of. It may be a slice of
+    /// any driver; an attribute may be named with its driver, or without.
+    #[must_use]
+    pub fn uuids(&self) -> Vec<String> {
+        let devices = self.spec["devices"].as_array().into_iter().flatten();
+        let attributes = devices.filter_map(|device| device["attributes"].as_object()).flatten();
+        let named = attributes.filter(|(name, _)| {
+            let bare = name.rsplit('/').next().unwrap_or(name);
+            bare == "uuid" || bare == "parentUUID"
+        });
+        named.filter_map(|(_, value)| value["string"].as_str()).map(str::to_owned).collect()
+    }
+
     fn generation(&self) -> i64 {
         self.spec["pool"]["generation"].as_i64().unwrap_or(0)
     }
@@ -176,6 +197,9 @@ pub struct ValidRange {
 pub struct Taint {
     /// [`UNHEALTHY`].
     pub key: String,
+    /// A word about it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub value: String,
     /// `NoSchedule`: claims that have the device keep it.
     pub effect: String,
 }
@@ -257,7 +281,7 @@ pub struct Earlier {
     pub host: HostDevice,
     /// Its attributes.
     pub details: Details,
-    /// Whether it had no taint.
+    /// Whether it had no taint of an error.
     pub healthy: bool,
 }
 
@@ -300,7 +324,8 @@ fn earlier(device: &Published) -> Option<Earlier> {
         numa_node,
         pcie_root: text("resource.kubernetes.io/pcieRoot"),
     };
-    Some(Earlier { host, details, healthy: device.taints.is_empty() })
+    let healthy = device.taints.iter().all(|taint| taint.key != UNHEALTHY);
+    Some(Earlier { host, details, healthy })
 }
 
 /// Returns the slices of a pool. A pool without devices has one empty slice.
@@ -330,12 +355,18 @@ pub fn slices(pool: &Pool, generation: i64) -> Vec<ResourceSlice> {
 }
 
 fn published(device: &Device) -> Published {
-    let taint = || Taint { key: UNHEALTHY.to_owned(), effect: "NoSchedule".to_owned() };
+    let taint = |key: &str, value: String| Taint {
+        key: key.to_owned(),
+        value,
+        effect: "NoSchedule".to_owned(),
+    };
+    let unhealthy = (!device.healthy).then(|| taint(UNHEALTHY, String::new()));
+    let owned = device.other_owner.as_ref().map(|owner| taint(OTHER_OWNER, owner.label()));
     Published {
         name: device.name(),
         attributes: attributes(device),
         capacity: capacity(device),
-        taints: if device.healthy { Vec::new() } else { vec![taint()] },
+        taints: unhealthy.into_iter().chain(owned).collect(),
         allow_multiple_allocations: true,
     }
 }

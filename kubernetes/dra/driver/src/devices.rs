@@ -8,6 +8,7 @@ use std::time::Duration;
 use cgpu_client::device_id::DeviceId;
 use cgpu_client::inventory::HostDevice;
 use cgpu_kubernetes_dra::device::{Details, Device, Mode, Pool};
+use cgpu_kubernetes_dra::owner::OtherOwners;
 use cgpu_kubernetes_dra::slices::Earlier;
 use cgpu_kubernetes_node::gpus::{Gpus, NodeGpu};
 use cgpu_kubernetes_node::monitor;
@@ -17,6 +18,7 @@ use tracing::{info, warn};
 
 use crate::details;
 use crate::options::Options;
+use crate::owners::ObservedOwners;
 
 const NVML: &str = "libnvidia-ml.so.1";
 /// Interval at which the monitor's settings are read, and its timeout.
@@ -41,6 +43,7 @@ pub(crate) async fn observe(
     options: &Options,
     earlier: Vec<Earlier>,
     mut gpus: watch::Receiver<Gpus>,
+    mut owners: watch::Receiver<ObservedOwners>,
     pool: &watch::Sender<ObservedPool>,
 ) {
     let mut observer = Observer {
@@ -53,9 +56,10 @@ pub(crate) async fn observe(
     };
     loop {
         let found = gpus.borrow_and_update().clone();
-        if let Some(found) = found {
+        let others = owners.borrow_and_update().clone();
+        if let (Some(found), Some(others)) = (found, others) {
             let read = tokio::task::spawn_blocking(move || {
-                let pool = observer.pool(&found);
+                let pool = observer.pool(&found, &others);
                 (observer, pool)
             });
             let Ok((same, now)) = read.await else { return };
@@ -71,6 +75,7 @@ pub(crate) async fn observe(
         }
         tokio::select! {
             changed = gpus.changed() => if changed.is_err() { return },
+            changed = owners.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
     }
@@ -91,7 +96,7 @@ struct Observer {
 }
 
 impl Observer {
-    fn pool(&mut self, gpus: &[NodeGpu]) -> Pool {
+    fn pool(&mut self, gpus: &[NodeGpu], others: &OtherOwners) -> Pool {
         if let Some(sharing) = sharing(&self.root) {
             self.sharing = sharing;
         }
@@ -104,6 +109,7 @@ impl Observer {
                 mode: if policy == FIXED { Mode::Cores } else { Mode::Weight },
                 max_weight,
                 healthy: gpu.is_healthy,
+                other_owner: others.owner(&gpu.device.name()),
                 details: self.details.get(&gpu.device.name()).cloned().unwrap_or_default(),
             }
         };

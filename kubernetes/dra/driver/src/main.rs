@@ -1,8 +1,8 @@
 //! `cgpu-dra-driver`: runs on each node whose GPUs are claimed.
 //!
 //! ```text
-//!   NVML | monitor -> GPUs --> devices: the pool --> publisher --> API server: ResourceSlices
-//!                                    |
+//!   NVML | monitor -> GPUs --+-> devices: the pool --> publisher --> API server: ResourceSlices
+//!   node, slices --> owners -+       |
 //!   kubelet -- registration --> service: GET the claim --> prepared claims: record, limits, CDI
 //!                                                                 |
 //!   monitor: use of each share -----------------------> statuses --> API server: claims
@@ -19,6 +19,7 @@ mod devices;
 mod held;
 mod objects;
 mod options;
+mod owners;
 mod publisher;
 mod registration;
 mod service;
@@ -36,7 +37,6 @@ use cgpu_kubelet_api::dra::dra_plugin_server::DraPluginServer;
 use cgpu_kubelet_api::dra_health::dra_resource_health_server::DraResourceHealthServer;
 use cgpu_kubelet_api::registration::registration_server::RegistrationServer;
 use cgpu_kubernetes_client::{Query, Timing, reflector};
-use cgpu_kubernetes_dra::DRIVER;
 use cgpu_kubernetes_dra::cdi::Cdi;
 use cgpu_kubernetes_dra::prepared::PreparedClaims;
 use cgpu_kubernetes_dra::store::Folders;
@@ -144,19 +144,19 @@ async fn serve(options: &Options) -> Result<()> {
     let registration = tokio::spawn(registration.serve_with_incoming(incoming(listener)));
 
     let published = Published::default();
-    let query = Query::all()
-        .field(format!("spec.driver={DRIVER}"))
-        .field(format!("spec.nodeName={}", options.node_name));
+    let query = Query::all().field(format!("spec.nodeName={}", options.node_name));
     let list = tokio::spawn({
         let (api, published) = (api.clone(), published.clone());
         async move { reflector::run(&api, &query, &Timing::default(), &published).await }
     });
-    let observe = observe(options, &published, &pool);
+    let owners = watch::Sender::new(None);
+    let observe = observe(options, &published, owners.subscribe(), &pool);
     tokio::select! {
         ended = driver => ended?.context("the driver's socket")?,
         ended = registration => ended?.context("the registration's socket")?,
         ended = list => ended?,
         () = observe => {}
+        () = owners::observe(&api, options, &published, &owners) => {}
         () = publisher::publish(&api, &options.node_name, &published, pool.subscribe()) => {}
         () = statuses::write(
             &api,
@@ -200,6 +200,7 @@ async fn lock(options: &Options) -> Result<Folders> {
 async fn observe(
     options: &Options,
     published: &Published,
+    owners: watch::Receiver<owners::ObservedOwners>,
     pool: &watch::Sender<devices::ObservedPool>,
 ) {
     // The slices say which GPUs there were when the last instance ended, and which were unhealthy.
@@ -214,5 +215,5 @@ async fn observe(
         unhealthy: unhealthy.map(|device| device.host.name()).collect(),
     };
     gpus::start_watcher(&options.root, health, known, found);
-    devices::observe(options, earlier, gpus, pool).await;
+    devices::observe(options, earlier, gpus, owners, pool).await;
 }

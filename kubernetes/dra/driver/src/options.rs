@@ -30,6 +30,10 @@ pub(crate) struct Options {
         value_parser = clap::value_parser!(u64).range(1..)
     )]
     pub(crate) sweep_after: u64,
+    /// Resources of device plugins that give out other GPUs than this driver's, such as
+    /// nvidia.com/gpu
+    #[arg(long, value_name = "RESOURCE,...", value_delimiter = ',')]
+    pub(crate) disjoint_resources: Vec<String>,
     /// Folder of the monitor, where the limits of shares are written
     #[arg(long, value_name = "DIR", default_value = cgpu_shm::paths::RUN)]
     pub(crate) root: PathBuf,

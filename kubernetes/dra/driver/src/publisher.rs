@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cgpu_kubernetes_client::{Api, EventHandler, Failure, List};
-use cgpu_kubernetes_core::object::Node;
+use cgpu_kubernetes_dra::DRIVER;
 use cgpu_kubernetes_dra::slices::{
     Change, Earlier, Existing, are_unshared, changes, earlier_devices,
 };
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::devices::ObservedPool;
-use crate::objects::Slice;
+use crate::objects::{Node, Slice};
 
 /// Delay before a failed write is repeated.
 const RETRY_BACKOFF: Duration = Duration::from_secs(2);
@@ -25,9 +25,9 @@ const RETRY_BACKOFF: Duration = Duration::from_secs(2);
 const UNSHARED_RETRY_BACKOFF: Duration = Duration::from_secs(600);
 
 /// The slices by name; none before the first list.
-type Slices = Option<BTreeMap<String, Existing>>;
+pub(crate) type Slices = Option<BTreeMap<String, Existing>>;
 
-/// What the API server has of this driver and node.
+/// What the API server has of this node, slices of other drivers included.
 #[derive(Clone, Debug)]
 pub(crate) struct Published(Arc<watch::Sender<Slices>>);
 
@@ -43,7 +43,12 @@ impl Published {
         let mut slices = self.0.subscribe();
         let known = slices.wait_for(Option::is_some).await;
         let known = known.ok().and_then(|known| known.clone()).unwrap_or_default();
-        earlier_devices(known.values())
+        earlier_devices(own(&known))
+    }
+
+    /// Returns all slices by name; none before the first list.
+    pub(crate) fn slices(&self) -> watch::Receiver<Slices> {
+        self.0.subscribe()
     }
 
     fn put(&self, slice: Existing) {
@@ -97,8 +102,8 @@ pub(crate) async fn publish(
         let observed = pool.borrow_and_update().clone();
         let mut delay = None;
         if let (Some(known), Some(observed)) = (known, observed) {
-            let mut changes = changes(known.values(), &observed);
-            if !changes.is_empty() && are_unshared(known.values(), &observed) {
+            let mut changes = changes(own(&known), &observed);
+            if !changes.is_empty() && are_unshared(own(&known), &observed) {
                 let elapsed = unshared.map_or(UNSHARED_RETRY_BACKOFF, |at| at.elapsed());
                 if elapsed < UNSHARED_RETRY_BACKOFF {
                     changes.clear();
@@ -122,6 +127,11 @@ pub(crate) async fn publish(
             () = tokio::time::sleep(delay.unwrap_or(Duration::MAX)), if delay.is_some() => {}
         }
     }
+}
+
+/// Returns the slices of this driver.
+fn own(slices: &BTreeMap<String, Existing>) -> impl Iterator<Item = &Existing> {
+    slices.values().filter(|slice| slice.driver() == DRIVER)
 }
 
 /// Writes changes, and applies the answers at once: the watch may report them later.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::device::Details;
 use crate::fixture::{device, pool};
+use crate::owner::OtherOwner;
 
 #[test]
 fn gpu_is_published_with_attributes_and_capacity() {
@@ -82,9 +83,12 @@ fn device_shares_by_weight_or_by_cores() {
 }
 
 #[test]
-fn instance_and_unhealthy_gpu_are_told_apart() {
+fn instance_unhealthy_gpu_and_gpu_of_another_owner_are_told_apart() {
     let mut pool = pool();
     pool.devices[1].healthy = false;
+    for device in &mut pool.devices[1..] {
+        device.other_owner = Some(OtherOwner::Plugin("nvidia.com/gpu".into()));
+    }
     pool.devices.push(Device {
         host: HostDevice { is_partitioned: true, ..device("3").host },
         ..device("3")
@@ -99,9 +103,17 @@ fn instance_and_unhealthy_gpu_are_told_apart() {
     let uuid = Attribute::String("MIG-21212121-2121-2121-2121-212121212121".into());
     assert_eq!(devices[2].attributes["uuid"], uuid);
     assert_eq!(devices[2].attributes["type"], Attribute::String("mig".into()));
-    let taints: Vec<Value> = serde_json::from_value(json!(devices[1].taints)).unwrap();
-    assert_eq!(taints, [json!({"key": "gpu.cgpu.dev/unhealthy", "effect": "NoSchedule"})]);
-    assert!(devices[0].taints.is_empty() && devices[2].taints.is_empty());
+    let owned = json!({"key": "gpu.cgpu.dev/other-owner", "value": "nvidia.com.gpu",
+        "effect": "NoSchedule"});
+    let unhealthy = json!({"key": "gpu.cgpu.dev/unhealthy", "effect": "NoSchedule"});
+    assert!(devices[0].taints.is_empty());
+    assert_eq!(json!(devices[1].taints), json!([unhealthy, owned]));
+    assert_eq!(json!(devices[2].taints), json!([owned]));
+    // The next driver takes over what was unhealthy, and looks for other owners itself.
+    let published = stored(&slices(&pool, 1).remove(0), "1");
+    let healthy: Vec<bool> =
+        earlier_devices([&published]).iter().map(|device| device.healthy).collect();
+    assert_eq!(healthy, [true, false, true]);
 }
 
 /// As the API server returns a slice: it adds fields and leaves out empty ones.

@@ -29,6 +29,7 @@ pub(crate) fn pool() -> Pool {
         mode: Mode::Weight,
         max_weight: 20,
         healthy: true,
+        other_owner: None,
         details: Details::default(),
     };
     Pool { node: "n1".into(), devices: [0, 1].map(device).into() }

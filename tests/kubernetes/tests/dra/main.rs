@@ -324,6 +324,71 @@ fn driver_that_starts_while_gpus_are_lost_serves_what_is_prepared() {
     host.published("no taint", |devices| devices.iter().all(|device| device["taints"].is_null()));
 }
 
+/// Returns the other owners of devices, as their taints name them.
+fn other_owners(devices: &[Value]) -> Vec<Option<&str>> {
+    fn owner(device: &Value) -> Option<&str> {
+        let is_owner = |taint: &&Value| {
+            taint["key"] == "gpu.cgpu.dev/other-owner" && taint["effect"] == "NoSchedule"
+        };
+        device["taints"].as_array()?.iter().find(is_owner)?["value"].as_str()
+    }
+    devices.iter().map(owner).collect()
+}
+
+#[test]
+fn gpus_of_a_device_plugin_are_refused_unless_it_has_others() {
+    let fixture = Fixture::new(GPUS);
+    let host = Host::new(&fixture);
+    host.server.put(
+        "nodes",
+        json!({"metadata": {"name": NODE, "uid": "uid-n1"},
+            "status": {"capacity": {"cpu": "8", "nvidia.com/gpu": "2"}}}),
+    );
+    let driver = host.driver(&[]);
+    let info = host.registered();
+    host.published("taints", |devices| other_owners(devices) == [Some("nvidia.com.gpu"); 2]);
+    let claim = host.claim("c", &[("gpu-1", "1Gi", 1)]);
+    let refusal = host.prepare(&info, &claim).unwrap_err();
+    assert!(refusal.contains("gpu-1 is given out by the device plugin of nvidia.com/gpu"));
+    assert!(refusal.contains("--disjoint-resources=nvidia.com/gpu"), "{refusal}");
+    assert_eq!(host.files(), BTreeSet::new());
+
+    driver.kill();
+    let _driver = host.driver(&["--disjoint-resources", "nvidia.com/gpu"]);
+    let info = host.registered();
+    host.published("no taint", |devices| other_owners(devices) == [None; 2]);
+    host.prepare(&info, &claim).expect("prepared");
+}
+
+#[test]
+fn gpu_of_another_driver_is_refused_while_that_offers_it() {
+    let fixture = Fixture::new(GPUS);
+    let host = Host::new(&fixture);
+    let _driver = host.driver(&[]);
+    let info = host.registered();
+    let devices = host.published("two GPUs", |devices| devices.len() == 2);
+    let prepared = host.claim("prepared", &[("gpu-1", "1Gi", 1)]);
+    host.prepare(&info, &prepared).expect("prepared");
+    host.server.put(
+        "resourceslices",
+        json!({"metadata": {"name": "z-of-another"}, "spec": {
+            "driver": "gpu.nvidia.com", "nodeName": NODE,
+            "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "gpu-0", "attributes": {
+                "uuid": {"string": text(&devices[1], "uuid")}}}]}}),
+    );
+    host.published("a taint", |devices| other_owners(devices) == [None, Some("gpu.nvidia.com")]);
+    host.prepare(&info, &prepared).expect("what is prepared stays");
+    let claim = host.claim("c", &[("gpu-1", "1Gi", 1)]);
+    let refusal = host.prepare(&info, &claim).unwrap_err();
+    assert!(refusal.contains("gpu-1 is given out by the driver gpu.nvidia.com, too"), "{refusal}");
+    let other = host.claim("other", &[("gpu-0", "1Gi", 1)]);
+    host.prepare(&info, &other).expect("a GPU without another owner");
+    assert!(host.server.remove(&Key::new("resourceslices", "", "z-of-another")));
+    host.published("no taint", |devices| other_owners(devices) == [None; 2]);
+    host.prepare(&info, &claim).expect("prepared");
+}
+
 #[test]
 fn status_says_what_a_claim_gets_and_uses() {
     let fixture = Fixture::new(GPUS);
