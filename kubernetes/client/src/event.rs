@@ -117,14 +117,22 @@ impl Event {
     }
 }
 
+/// Returns the present time to the second, as the API server writes times.
+///
+/// # Errors
+/// The clock shows no time that can be written.
+pub fn timestamp() -> Result<String, Failure> {
+    strtime::format("%Y-%m-%dT%H:%M:%SZ", Timestamp::now())
+        .map_err(|error| Failure::Garbled(error.to_string()))
+}
+
 impl Api {
     /// Publishes an event. If it exists already, its count is incremented.
     ///
     /// # Errors
     /// A request fails, or the namespace is being deleted.
     pub async fn publish(&self, event: &Event) -> Result<(), Failure> {
-        let now = strtime::format("%Y-%m-%dT%H:%M:%SZ", Timestamp::now())
-            .map_err(|error| Failure::Garbled(error.to_string()))?;
+        let now = timestamp()?;
         let all = format!("/api/v1/namespaces/{}/events", escaped(event.namespace_of_event()));
         match self.send::<Value>(Method::POST, &all, Some(&event.body(&now))).await {
             Err(Failure::Exists(_)) => {}

@@ -43,7 +43,7 @@ mod watch;
 pub use access::Access;
 pub use api::{Api, List};
 pub use backoff::Backoff;
-pub use event::{Event, Regarding, Severity};
+pub use event::{Event, Regarding, Severity, timestamp};
 pub use failure::Failure;
 pub use handler::EventHandler;
 pub use lease::{Election, LeaseTiming};

@@ -56,6 +56,9 @@ pub enum Access {
     Limited {
         /// What it consumes.
         capacity: Capacity,
+        /// What it has of that, if it was ever resized.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        resized: Option<Capacity>,
         /// Whether its container has high priority.
         high_priority: bool,
     },
@@ -103,6 +106,18 @@ impl NodeClaim {
         })
     }
 
+    /// Returns it as it was allocated, without what a resize has changed.
+    #[must_use]
+    pub fn allocated(&self) -> Self {
+        let mut claim = self.clone();
+        for share in &mut claim.shares {
+            if let Access::Limited { resized, .. } = &mut share.access {
+                *resized = None;
+            }
+        }
+        claim
+    }
+
     /// Returns its name for messages.
     #[must_use]
     pub fn title(&self) -> String {
@@ -126,22 +141,52 @@ impl Share {
         }
     }
 
+    /// Returns what it has: what it consumes, or less after a resize.
+    #[must_use]
+    pub fn granted(&self) -> Capacity {
+        match self.access {
+            Access::Limited { capacity, resized, .. } => resized.unwrap_or(capacity),
+            Access::Admin => Capacity::NONE,
+        }
+    }
+
+    /// Returns whether it was ever resized.
+    #[must_use]
+    pub fn is_resized(&self) -> bool {
+        matches!(self.access, Access::Limited { resized: Some(_), .. })
+    }
+
+    /// Returns its limits, or `None` if it has none.
+    ///
+    /// # Errors
+    /// The record was edited: the GPU has no UUID, or the share has more than it consumes.
+    pub fn to_limits(&self) -> Result<Option<Limits>, Refusal> {
+        let Access::Limited { high_priority, .. } = self.access else { return Ok(None) };
+        let granted = self.granted();
+        if !granted.fits(self.consumed()) {
+            return Err(self.invalid("it has more than it consumes"));
+        }
+        let uuid = self.gpu.parse().map_err(|_| self.invalid("its GPU has no UUID"))?;
+        Ok(Some(Limits {
+            name: None,
+            weight: granted.weight,
+            percent: (granted.cores > 0).then_some(granted.cores),
+            high_priority,
+            gpus: vec![(uuid, Bytes(granted.memory))],
+        }))
+    }
+
     /// Returns the text of its limits file, or `None` if it has no limit.
     ///
     /// # Errors
     /// No such limits can be written: the record was edited.
     pub fn limits(&self) -> Result<Option<String>, Refusal> {
-        let Access::Limited { capacity, high_priority } = self.access else { return Ok(None) };
-        let refuse = |why: &str| Refusal::new(format!("the share {} is invalid: {why}", self.name));
-        let uuid = self.gpu.parse().map_err(|_| refuse("its GPU has no UUID"))?;
-        let limits = Limits {
-            name: None,
-            weight: capacity.weight,
-            percent: (capacity.cores > 0).then_some(capacity.cores),
-            high_priority,
-            gpus: vec![(uuid, Bytes(capacity.memory))],
-        };
-        limits.to_text().map(Some).map_err(|refused| refuse(&refused.reason.to_string()))
+        let text = self.to_limits()?.map(|limits| limits.to_text()).transpose();
+        text.map_err(|refused| self.invalid(&refused.reason.to_string()))
+    }
+
+    fn invalid(&self, why: &str) -> Refusal {
+        Refusal::new(format!("the share {} is invalid: {why}", self.name))
     }
 }
 
@@ -169,7 +214,7 @@ fn share(
         Access::Admin
     } else {
         let capacity = consumed(result, device)?;
-        Access::Limited { capacity, high_priority: settings.high_priority }
+        Access::Limited { capacity, resized: None, high_priority: settings.high_priority }
     };
     Ok(Share {
         name,

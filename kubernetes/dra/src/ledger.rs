@@ -75,7 +75,7 @@ impl Ledger {
     ) -> Result<Recorded, Refusal> {
         if let Some(entry) = self.entries.get_mut(&claim.uid) {
             entry.check_idle()?;
-            if entry.claim != *claim {
+            if entry.claim.allocated() != claim.allocated() {
                 return Err(Refusal::new(format!(
                     "{} waits until its earlier allocation is unprepared: {}",
                     claim.title(),
@@ -98,6 +98,27 @@ impl Ledger {
         Ok(recorded)
     }
 
+    /// Makes a claim busy that is to be resized to this form of it.
+    ///
+    /// # Errors
+    /// It is busy, or not prepared with this allocation.
+    pub fn begin_resize(&mut self, claim: &NodeClaim) -> Result<(), Refusal> {
+        let entry = self.entries.get_mut(&claim.uid);
+        let same = entry.filter(|entry| entry.claim.allocated() == claim.allocated());
+        let entry = same
+            .ok_or_else(|| Refusal::new(format!("{} is not prepared any more", claim.title())))?;
+        entry.check_idle()?;
+        entry.is_busy = true;
+        Ok(())
+    }
+
+    /// Ends what [`Self::begin_resize`] has begun; the claim has this form from now on.
+    pub fn finish_resize(&mut self, claim: &NodeClaim) {
+        let recorded = Recorded::Durably;
+        let entry = Entry { claim: claim.clone(), recorded, is_busy: false };
+        self.entries.insert(claim.uid.clone(), entry);
+    }
+
     /// Makes a claim busy that is to be unprepared, and returns it; `None` if it is not prepared.
     ///
     /// # Errors
@@ -117,6 +138,12 @@ impl Ledger {
         } else if let Some(entry) = self.entries.get_mut(uid) {
             (entry.recorded, entry.is_busy) = (recorded, false);
         }
+    }
+
+    /// Returns the claim of this uid, if it is prepared or busy.
+    #[must_use]
+    pub fn claim(&self, uid: &str) -> Option<&NodeClaim> {
+        self.entries.get(uid).map(|entry| &entry.claim)
     }
 
     /// Returns all claims, busy ones included.

@@ -25,6 +25,7 @@ pub mod ledger;
 pub mod owner;
 pub mod prepared;
 pub mod record;
+pub mod resize;
 pub mod slices;
 pub mod status;
 pub mod store;

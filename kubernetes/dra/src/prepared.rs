@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   prepare:    reserve -> record staged, published -> limits, CDI -> answer
+//!   resize:     busy    -> record staged, published -> limits
 //!   unprepare:  busy    -> CDI, limits removed -> record removed   -> answer
 //!   open:       records -> ledger; limits and CDI as the records say, and no others
 //! ```
@@ -70,7 +71,8 @@ impl<S: Store> PreparedClaims<S> {
         Ok(opened)
     }
 
-    /// Prepares a claim. Repeating it is harmless. `held` is what running containers hold.
+    /// Prepares a claim. Repeating it is harmless, and changes no share that was resized. `held` is
+    /// what running containers hold.
     ///
     /// # Errors
     /// There is no room, or a file cannot be written. The kubelet repeats the call.
@@ -78,10 +80,15 @@ impl<S: Store> PreparedClaims<S> {
         for share in &claim.shares {
             self.cdi.ids(share)?;
         }
+        let (claim, known) = {
+            let mut ledger = self.ledger();
+            let known = ledger.begin(claim, pool, held)?;
+            (ledger.claim(&claim.uid).unwrap_or(claim).clone(), known)
+        };
         // A claim that is prepared needs no room on the disk to be prepared again.
-        let written = match self.ledger().begin(claim, pool, held)? {
+        let written = match known {
             Recorded::Durably => Ok(()),
-            Recorded::Perhaps | Recorded::No => self.record(claim),
+            Recorded::Perhaps | Recorded::No => self.record(&claim),
         };
         let recorded = match written {
             Ok(()) => Recorded::Durably,
@@ -89,10 +96,26 @@ impl<S: Store> PreparedClaims<S> {
             Err(_) => Recorded::No,
         };
         let done = match written {
-            Ok(()) => self.derive(claim),
-            Err(error) => Err(failed("write", claim, &error)),
+            Ok(()) => self.derive(&claim),
+            Err(error) => Err(failed("write", &claim, &error)),
         };
         self.ledger().finish(&claim.uid, recorded);
+        done
+    }
+
+    /// Gives a prepared claim this form of it, in which its shares have other sizes.
+    ///
+    /// # Errors
+    /// It is busy or not prepared, or a file cannot be written: then repeat it.
+    pub fn resize(&self, claim: &NodeClaim) -> Result<(), Refusal> {
+        self.ledger().begin_resize(claim)?;
+        let recorded = self.record(claim).map_err(|error| failed("write", claim, &error));
+        let done = recorded.and_then(|()| self.derive(claim));
+        match done {
+            Ok(()) => self.ledger().finish_resize(claim),
+            // The record may have this form; the next call writes it anew.
+            Err(_) => self.ledger().finish(&claim.uid, Recorded::Perhaps),
+        }
         done
     }
 

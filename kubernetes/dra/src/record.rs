@@ -6,10 +6,12 @@
 use cgpu_kubernetes_core::refusal::Refusal;
 use serde::{Deserialize, Serialize};
 
-use crate::allocation::NodeClaim;
+use crate::allocation::{NodeClaim, Share};
 
-/// Version that is written, and the only one that is read.
-pub const VERSION: u32 = 1;
+/// Version of a record without a resized share, which earlier releases read, too.
+const VERSION: u32 = 1;
+/// Version of a record with one, and the newest that is read.
+const RESIZED_VERSION: u32 = 2;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -27,7 +29,9 @@ struct Versioned {
 /// Returns the text of a claim's record.
 #[must_use]
 pub fn write(claim: &NodeClaim) -> String {
-    let record = Record { version: VERSION, claim: claim.clone() };
+    let is_resized = claim.shares.iter().any(Share::is_resized);
+    let version = if is_resized { RESIZED_VERSION } else { VERSION };
+    let record = Record { version, claim: claim.clone() };
     // Serializing plain fields cannot fail.
     serde_json::to_string(&record).unwrap_or_default() + "\n"
 }
@@ -39,9 +43,9 @@ pub fn write(claim: &NodeClaim) -> String {
 pub fn read(uid: &str, text: &str) -> Result<NodeClaim, Refusal> {
     let invalid = |error: serde_json::Error| Refusal::new(format!("it is invalid: {error}"));
     let Versioned { version } = serde_json::from_str(text).map_err(invalid)?;
-    if version != VERSION {
+    if !(VERSION..=RESIZED_VERSION).contains(&version) {
         return Err(Refusal::new(format!(
-            "it has version {version}, expected {VERSION}: install the release that wrote it, or \
+            "it has version {version}, expected at most {RESIZED_VERSION}: install the release that wrote it, or \
              drain the node and remove it"
         )));
     }
@@ -67,6 +71,7 @@ pub fn read(uid: &str, text: &str) -> Result<NodeClaim, Refusal> {
 mod tests {
     use super::*;
     use crate::fixture::{claim, pool, result};
+    use crate::resize;
     use serde_json::{Value, json};
 
     fn recorded() -> NodeClaim {
@@ -95,6 +100,17 @@ mod tests {
     }
 
     #[test]
+    fn resized_record_has_its_own_version() {
+        let resized = resize::resized(&recorded(), Some("memory=1Gi,weight=2")).unwrap();
+        let text = write(&resized);
+        assert_eq!(read("u1", &text), Ok(resized));
+        let field = "\"resized\":{\"memory\":1073741824,\"weight\":2,\"cores\":0}";
+        assert!(text.starts_with("{\"version\":2") && text.contains(field), "{text}");
+        let more = text.replacen("\"weight\":2", "\"weight\":4", 1);
+        assert!(read("u1", &more).unwrap_err().to_string().contains("more than it consumes"));
+    }
+
+    #[test]
     fn record_that_is_not_understood_is_refused() {
         let text = write(&recorded());
         let refused = |text: &str| read("u1", text).unwrap_err().to_string();
@@ -102,7 +118,9 @@ mod tests {
             assert!(refused(&text[..at]).starts_with("it is invalid"), "cut at {at}");
         }
         let with = |from: &str, to: &str| refused(&text.replacen(from, to, 1));
-        assert!(with("\"version\":1", "\"version\":2").contains("has version 2, expected 1"));
+        assert!(
+            with("\"version\":1", "\"version\":3").contains("has version 3, expected at most 2")
+        );
         assert!(with("\"name\":\"c\"", "\"name\":\"c\",\"x\":1").contains("unknown field"));
         assert!(with("\"uid\":\"u1\"", "\"uid\":\"u2\"").contains("is of claim u2"));
         assert!(with("\"u1-1\"", "\"u2-1\"").contains("a share of another claim"));

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::DRIVER;
 use crate::allocation::{NodeClaim, Share};
+use crate::resize::Outcome;
 
 /// Smallest change of a share's part of the GPU's time that is written, in percentage points.
 const MIN_CHANGE: f64 = 5.0;
@@ -32,6 +33,18 @@ pub struct Use {
 /// Uses, by name of the share.
 pub type Uses = BTreeMap<String, Use>;
 
+/// What became of the resize of a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Since when, as the API server writes times.
+    pub since: String,
+}
+
+/// Conditions, by uid of the claim.
+pub type Conditions = BTreeMap<String, Condition>;
+
 /// The statuses of the node's claims.
 #[derive(Debug)]
 pub struct Statuses {
@@ -44,6 +57,7 @@ pub struct Statuses {
 #[derive(Clone, Debug, Default)]
 struct Written {
     is_written: bool,
+    condition: Option<Condition>,
     /// When it may be written again.
     due: Duration,
     /// By name of the share.
@@ -93,12 +107,13 @@ impl Statuses {
     }
 
     /// Returns a claim whose status is due, with the devices of this driver in it. Called each
-    /// second with what was used in it; `now` counts from any time.
+    /// second with what was used in it; `now` counts from any time. A new condition is due at once.
     pub fn next<'a>(
         &mut self,
         now: Duration,
         claims: &'a [NodeClaim],
         uses: &Uses,
+        conditions: &Conditions,
     ) -> Option<(&'a NodeClaim, Value)> {
         self.claims.retain(|uid, _| claims.iter().any(|claim| claim.uid == *uid));
         for claim in claims {
@@ -112,7 +127,9 @@ impl Statuses {
         }
         for claim in claims {
             let Some(written) = self.claims.get_mut(&claim.uid) else { continue };
-            if now < written.due {
+            let condition = conditions.get(&claim.uid);
+            let is_news = condition != written.condition.as_ref();
+            if now < written.due && !is_news {
                 continue;
             }
             written.due = now + self.interval;
@@ -125,12 +142,13 @@ impl Statuses {
             let differs = |(name, reported): (&String, &Reported)| {
                 reported.differs(&written.shares.get(name).copied().unwrap_or_default())
             };
-            let is_due = !written.is_written || shares.iter().any(differs);
+            let is_due = is_news || !written.is_written || shares.iter().any(differs);
             if is_due {
                 let of = |share: &Share| shares.get(&share.name).copied().unwrap_or_default();
-                let devices =
-                    claim.shares.iter().map(|share| device(&self.pool, share, of(share))).collect();
+                let device = |share| device(&self.pool, share, of(share), condition);
+                let devices = claim.shares.iter().map(device).collect();
                 (written.is_written, written.shares) = (true, shares);
+                written.condition = condition.cloned();
                 return Some((claim, devices));
             }
         }
@@ -145,19 +163,19 @@ impl Statuses {
     }
 }
 
-fn device(pool: &str, share: &Share, reported: Reported) -> Value {
+fn device(pool: &str, share: &Share, reported: Reported, condition: Option<&Condition>) -> Value {
     let mut device = json!({ "driver": DRIVER, "pool": pool, "device": share.device });
     if let Some(id) = &share.share_id {
         device["shareID"] = json!(id);
     }
-    let consumed = share.consumed();
+    let granted = share.granted();
     let mut data = json!({ "uuid": share.gpu });
     if !share.is_admin() {
-        let limit = reported.known.map_or(consumed.memory, |known| known.limit);
+        let limit = reported.known.map_or(granted.memory, |known| known.limit);
         data["memoryLimitBytes"] = json!(limit);
-        data["weight"] = json!(consumed.weight);
-        if consumed.cores > 0 {
-            data["cores"] = json!(consumed.cores);
+        data["weight"] = json!(granted.weight);
+        if granted.cores > 0 {
+            data["cores"] = json!(granted.cores);
         }
     }
     if let Some(known) = reported.known {
@@ -167,6 +185,11 @@ fn device(pool: &str, share: &Share, reported: Reported) -> Value {
         data["measuredSharePercent"] = json!((measured * 10.0).round() / 10.0);
         data["measuredSeconds"] = json!(reported.measured.seconds);
     }
+    if let Some(Condition { outcome, since }) = condition {
+        let [status, reason, message] = outcome.condition();
+        device["conditions"] = json!([{ "type": "Resized", "status": status, "reason": reason,
+            "message": message, "lastTransitionTime": since }]);
+    }
     device["data"] = data;
     device
 }
@@ -175,8 +198,10 @@ fn device(pool: &str, share: &Share, reported: Reported) -> Value {
 mod tests {
     use super::*;
     use crate::fixture::{claim, pool, result};
+    use crate::resize;
 
     const INTERVAL: Duration = Duration::from_secs(300);
+    const NONE: Conditions = Conditions::new();
 
     fn claims() -> Vec<NodeClaim> {
         let results = json!([result("gpu-0", "1Gi", 2), result("gpu-1", "2Gi", 2)]);
@@ -195,7 +220,7 @@ mod tests {
     #[test]
     fn status_is_written_once_and_then_on_change() {
         let (claims, mut statuses) = (claims(), Statuses::new("n1", INTERVAL));
-        let (_, devices) = statuses.next(at(10), &claims, &Uses::new()).unwrap();
+        let (_, devices) = statuses.next(at(10), &claims, &Uses::new(), &NONE).unwrap();
         assert_eq!(
             devices[1],
             json!({"driver": DRIVER, "pool": "n1", "device": "gpu-1", "shareID": "s",
@@ -204,9 +229,9 @@ mod tests {
         );
         // The mean of the seconds since then, in which the container ran.
         for (second, share) in [(11, 20.0), (12, 40.0), (309, 30.0)] {
-            assert!(statuses.next(at(second), &claims, &uses(share)).is_none());
+            assert!(statuses.next(at(second), &claims, &uses(share), &NONE).is_none());
         }
-        let (_, devices) = statuses.next(at(310), &claims, &uses(30.0)).unwrap();
+        let (_, devices) = statuses.next(at(310), &claims, &uses(30.0), &NONE).unwrap();
         let data = &devices[0]["data"];
         assert_eq!(
             (&data["measuredSharePercent"], &data["measuredSeconds"]),
@@ -214,29 +239,57 @@ mod tests {
         );
         assert_eq!(data["memoryUsedBytes"], 7);
         // Less than 5 points; then more.
-        assert!(statuses.next(at(610), &claims, &uses(34.0)).is_none());
-        let (_, devices) = statuses.next(at(910), &claims, &uses(36.0)).unwrap();
+        assert!(statuses.next(at(610), &claims, &uses(34.0), &NONE).is_none());
+        let (_, devices) = statuses.next(at(910), &claims, &uses(36.0), &NONE).unwrap();
         assert_eq!(devices[0]["data"]["measuredSharePercent"], 36.0);
         assert!(
-            statuses.next(at(1210), &claims, &Uses::new()).is_none(),
+            statuses.next(at(1210), &claims, &Uses::new(), &NONE).is_none(),
             "its container has ended"
         );
         // A claim that is gone is forgotten.
-        assert!(statuses.next(at(1220), &[], &Uses::new()).is_none());
-        assert!(statuses.next(at(1221), &claims, &Uses::new()).is_some());
+        assert!(statuses.next(at(1220), &[], &Uses::new(), &NONE).is_none());
+        assert!(statuses.next(at(1221), &claims, &Uses::new(), &NONE).is_some());
+    }
+
+    #[test]
+    fn outcome_of_a_resize_is_written_at_once() {
+        let (mut claims, mut statuses) = (claims(), Statuses::new("n1", INTERVAL));
+        statuses.next(at(0), &claims, &Uses::new(), &NONE).unwrap();
+        let of = |outcome| {
+            Conditions::from([("u1".to_owned(), Condition { outcome, since: "then".into() })])
+        };
+        claims[0] = resize::resized(&claims[0], Some("memory=128Mi")).unwrap();
+        let applied = of(Outcome::Applied("done".into()));
+        let (_, devices) = statuses.next(at(1), &claims, &Uses::new(), &applied).unwrap();
+        assert_eq!(devices[1]["data"]["memoryLimitBytes"], 128 << 20);
+        assert_eq!(
+            devices[1]["conditions"],
+            json!([{"type": "Resized", "status": "True", "reason": "Applied", "message": "done",
+                "lastTransitionTime": "then"}])
+        );
+        assert!(statuses.next(at(2), &claims, &Uses::new(), &applied).is_none());
+        let refused = of(Outcome::Refused("make a new claim".into()));
+        let (_, devices) = statuses.next(at(3), &claims, &Uses::new(), &refused).unwrap();
+        assert_eq!(devices[0]["conditions"][0]["status"], "False");
+        // It is no news while a failed write waits to be repeated.
+        statuses.failed(at(3), "u1");
+        assert!(statuses.next(at(4), &claims, &Uses::new(), &refused).is_none());
+        assert!(statuses.next(at(13), &claims, &Uses::new(), &refused).is_some());
+        let (_, devices) = statuses.next(at(14), &claims, &Uses::new(), &NONE).unwrap();
+        assert!(devices[0]["conditions"].is_null());
     }
 
     #[test]
     fn changed_limit_is_written_and_a_failed_write_repeated() {
         let (claims, mut statuses) = (claims(), Statuses::new("n1", INTERVAL));
-        statuses.next(at(0), &claims, &uses(0.0)).unwrap();
+        statuses.next(at(0), &claims, &uses(0.0), &NONE).unwrap();
         let mut lower = uses(0.0);
         lower.get_mut("u1-0").unwrap().limit = 1 << 29;
-        let (_, devices) = statuses.next(at(300), &claims, &lower).unwrap();
+        let (_, devices) = statuses.next(at(300), &claims, &lower, &NONE).unwrap();
         assert_eq!(devices[0]["data"]["memoryLimitBytes"], 1 << 29);
         statuses.failed(at(300), "u1");
-        assert!(statuses.next(at(309), &claims, &lower).is_none());
-        assert!(statuses.next(at(310), &claims, &lower).is_some());
-        assert!(statuses.next(at(320), &claims, &lower).is_none());
+        assert!(statuses.next(at(309), &claims, &lower, &NONE).is_none());
+        assert!(statuses.next(at(310), &claims, &lower, &NONE).is_some());
+        assert!(statuses.next(at(320), &claims, &lower, &NONE).is_none());
     }
 }

@@ -5,6 +5,7 @@
 //!   node, slices --> owners -+       |
 //!   kubelet -- registration --> service: GET the claim --> prepared claims: record, limits, CDI
 //!                                                                 |
+//!   API server: annotations of claims --> resizer ----------------+--> monitor: containers
 //!   monitor: use of each share -----------------------> statuses --> API server: claims
 //!   API server: which claims are gone ----------------> sweeper  --> they are unprepared
 //! ```
@@ -22,6 +23,7 @@ mod options;
 mod owners;
 mod publisher;
 mod registration;
+mod resizer;
 mod service;
 mod statuses;
 mod sweeper;
@@ -29,7 +31,7 @@ mod sweeper;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -54,6 +56,7 @@ use tracing::info;
 use crate::options::Options;
 use crate::publisher::Published;
 use crate::registration::Registrar;
+use crate::resizer::Resizer;
 use crate::service::Service;
 
 /// Name of the socket where the kubelet registers the driver. The kubelet sends the socket's
@@ -150,6 +153,13 @@ async fn serve(options: &Options) -> Result<()> {
         async move { reflector::run(&api, &query, &Timing::default(), &published).await }
     });
     let owners = watch::Sender::new(None);
+    let resizer = Resizer {
+        api: api.clone(),
+        claims: Arc::clone(&claims),
+        root: options.root.clone(),
+        interval: Duration::from_secs(options.resize_interval),
+        conditions: Mutex::default(),
+    };
     let observe = observe(options, &published, owners.subscribe(), &pool);
     tokio::select! {
         ended = driver => ended?.context("the driver's socket")?,
@@ -158,11 +168,13 @@ async fn serve(options: &Options) -> Result<()> {
         () = observe => {}
         () = owners::observe(&api, options, &published, &owners) => {}
         () = publisher::publish(&api, &options.node_name, &published, pool.subscribe()) => {}
+        () = resizer.run() => {}
         () = statuses::write(
             &api,
             &options.node_name,
             &options.root,
             &claims,
+            &resizer,
             Duration::from_secs(options.status_interval),
         ) => {}
         () = sweeper::run(

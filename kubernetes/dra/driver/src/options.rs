@@ -30,6 +30,10 @@ pub(crate) struct Options {
         value_parser = clap::value_parser!(u64).range(1..)
     )]
     pub(crate) sweep_after: u64,
+    /// Time in seconds in which the annotations of all prepared claims are read again; a node reads
+    /// one claim a second at most
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub(crate) resize_interval: u64,
     /// Resources of device plugins that give out other GPUs than this driver's, such as
     /// nvidia.com/gpu
     #[arg(long, value_name = "RESOURCE,...", value_delimiter = ',')]

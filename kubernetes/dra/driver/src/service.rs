@@ -21,6 +21,7 @@ use cgpu_kubernetes_dra::allocation::NodeClaim;
 use cgpu_kubernetes_dra::cdi::Cdi;
 use cgpu_kubernetes_dra::device::Pool;
 use cgpu_kubernetes_dra::prepared::PreparedClaims;
+use cgpu_kubernetes_dra::resize;
 use cgpu_kubernetes_dra::store::Folders;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
@@ -69,7 +70,11 @@ impl Service {
             }
             Ok(found) => {
                 let pool = self.known_pool().await?;
-                (NodeClaim::of(&found.0, &pool)?, pool)
+                let claim = NodeClaim::of(&found.0, &pool)?;
+                // A refused resize is reported by the resizer; the claim has what it consumes.
+                let annotation = found.0.metadata.annotations.get(resize::ANNOTATION);
+                let own = resize::resized(&claim, annotation.map(String::as_str)).unwrap_or(claim);
+                (own, pool)
             }
             // A kubelet that restarts prepares again what is prepared. That needs no room, and no
             // GPUs, which a driver does not know before its first list of slices.
@@ -138,7 +143,7 @@ impl Service {
     }
 
     fn recorded(&self, uid: &str) -> Option<NodeClaim> {
-        self.claims.ledger().claims().find(|claim| claim.uid == uid).cloned()
+        self.claims.ledger().claim(uid).cloned()
     }
 
     async fn known_pool(&self) -> Result<Arc<Pool>, Refusal> {

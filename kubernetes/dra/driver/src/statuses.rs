@@ -17,6 +17,7 @@ use serde_json::json;
 use tracing::warn;
 
 use crate::objects;
+use crate::resizer::Resizer;
 
 /// Interval between two looks at the claims: the node writes one status in it.
 const TICK: Duration = Duration::from_secs(1);
@@ -29,19 +30,20 @@ pub(crate) async fn write(
     node: &str,
     root: &Path,
     claims: &Arc<PreparedClaims<Folders>>,
+    resizer: &Resizer,
     interval: Duration,
 ) {
     let (mut statuses, start) = (Statuses::new(node, interval), Instant::now());
     loop {
         tokio::time::sleep(TICK).await;
         let prepared: Vec<NodeClaim> = claims.ledger().claims().cloned().collect();
+        // Before the uses, which then show what a resize has changed.
+        let conditions = resizer.conditions().clone();
         let (root, shares) = (root.to_owned(), prepared.clone());
         let uses = tokio::task::spawn_blocking(move || uses(&root, &shares)).await;
         let now = start.elapsed();
-        let Some((claim, devices)) = statuses.next(now, &prepared, &uses.unwrap_or_default())
-        else {
-            continue;
-        };
+        let due = statuses.next(now, &prepared, &uses.unwrap_or_default(), &conditions);
+        let Some((claim, devices)) = due else { continue };
         let NodeClaim { namespace, name, uid, .. } = claim;
         let part = json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",

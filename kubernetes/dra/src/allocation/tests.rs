@@ -19,7 +19,7 @@ fn edited(edit: impl FnOnce(&mut Value)) -> Result<NodeClaim, String> {
 
 fn limited(memory: u64, weight: u32, cores: u32) -> Access {
     let capacity = Capacity { memory, weight, cores };
-    Access::Limited { capacity, high_priority: false }
+    Access::Limited { capacity, resized: None, high_priority: false }
 }
 
 #[test]

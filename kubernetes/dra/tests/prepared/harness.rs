@@ -10,6 +10,7 @@ use cgpu_kubernetes_dra::claim::ResourceClaim;
 use cgpu_kubernetes_dra::device::{Details, Device, Mode, Pool};
 use cgpu_kubernetes_dra::prepared::PreparedClaims;
 use cgpu_kubernetes_dra::record;
+use cgpu_kubernetes_dra::resize;
 use cgpu_kubernetes_dra::store::Kind;
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
@@ -63,9 +64,24 @@ pub(crate) fn claim(at: usize, variant: usize) -> NodeClaim {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
-    Prepare { claim: usize, variant: usize, fault: Option<Fault> },
-    Unprepare { claim: usize, fault: Option<Fault> },
-    Restart { reboot: bool },
+    Prepare {
+        claim: usize,
+        variant: usize,
+        fault: Option<Fault>,
+    },
+    Unprepare {
+        claim: usize,
+        fault: Option<Fault>,
+    },
+    /// To one of four sizes.
+    Resize {
+        claim: usize,
+        size: usize,
+        fault: Option<Fault>,
+    },
+    Restart {
+        reboot: bool,
+    },
 }
 
 pub(crate) struct Harness {
@@ -77,13 +93,16 @@ pub(crate) struct Harness {
     prepared: BTreeMap<String, NodeClaim>,
     /// A call was killed or has failed: they may be prepared, wholly or in part, or not.
     doubtful: BTreeMap<String, NodeClaim>,
+    /// A resize was killed: the claim has this form, or the earlier one.
+    resizing: Option<NodeClaim>,
 }
 
 impl Harness {
     pub(crate) fn new(reboots: bool) -> Self {
         let store = MemoryStore::default();
         let claims = PreparedClaims::open(store.clone(), cdi()).unwrap();
-        Self { store, claims, reboots, prepared: BTreeMap::new(), doubtful: BTreeMap::new() }
+        let (prepared, doubtful) = (BTreeMap::new(), BTreeMap::new());
+        Self { store, claims, reboots, prepared, doubtful, resizing: None }
     }
 
     pub(crate) fn run(&mut self, operation: &Operation) {
@@ -93,7 +112,9 @@ impl Harness {
     /// Runs an operation, and a restart if it was killed; returns whether it was.
     pub(crate) fn run_killed(&mut self, operation: &Operation) -> bool {
         let fault = match operation {
-            Operation::Prepare { fault, .. } | Operation::Unprepare { fault, .. } => *fault,
+            Operation::Prepare { fault, .. }
+            | Operation::Unprepare { fault, .. }
+            | Operation::Resize { fault, .. } => *fault,
             Operation::Restart { reboot } => {
                 self.restart(*reboot);
                 return false;
@@ -103,6 +124,7 @@ impl Harness {
         match operation {
             Operation::Prepare { claim: at, variant, .. } => self.prepare(&claim(*at, *variant)),
             Operation::Unprepare { claim, .. } => self.unprepare(&format!("u{claim}")),
+            Operation::Resize { claim, size, .. } => self.resize(&format!("u{claim}"), *size),
             Operation::Restart { .. } => {}
         }
         let was_killed = self.store.was_hit() && matches!(fault, Some(Fault::Kill(_)));
@@ -118,9 +140,11 @@ impl Harness {
     fn prepare(&mut self, claim: &NodeClaim) {
         let known = self.ledger();
         let may_be_prepared = match known.get(&claim.uid) {
-            Some(other) => other == claim,
+            Some(other) => other.allocated() == *claim,
             None => fits(known.values().chain([claim])),
         };
+        // What was resized stays so.
+        let claim = known.get(&claim.uid).filter(|_| may_be_prepared).unwrap_or(claim);
         let done = self.claims.prepare(claim, &pool(), &[]);
         if self.store.was_hit() {
             // It may have been refused before the fault. The fault itself may be in a last check.
@@ -134,6 +158,21 @@ impl Harness {
             self.doubtful.remove(&claim.uid);
             self.prepared.insert(claim.uid.clone(), claim.clone());
         }
+    }
+
+    fn resize(&mut self, uid: &str, size: usize) {
+        let annotation =
+            [None, Some("memory=512Mi"), Some("weight=1"), Some("memory=1000Mi,weight=1")][size];
+        let Some(claim) = self.prepared.get(uid) else { return };
+        let claim = resize::resized(claim, annotation).unwrap();
+        if self.claims.resize(&claim).is_err() {
+            assert!(self.store.was_hit());
+            if self.claims.resize(&claim).is_err() {
+                self.resizing = Some(claim);
+                return;
+            }
+        }
+        self.prepared.insert(uid.to_owned(), claim);
     }
 
     fn unprepare(&mut self, uid: &str) {
@@ -156,6 +195,11 @@ impl Harness {
         self.claims = PreparedClaims::open(self.store.clone(), cdi()).unwrap();
         let (known, records) = (self.ledger(), self.records());
         assert_eq!(known, records);
+        if let Some(claim) =
+            self.resizing.take().filter(|claim| known.get(&claim.uid) == Some(claim))
+        {
+            self.prepared.insert(claim.uid.clone(), claim);
+        }
         // No other file is there, and each of these is complete.
         known.values().for_each(|claim| self.check_files(claim));
         let names = |kind| self.store.listed(kind).into_iter().collect::<BTreeSet<String>>();

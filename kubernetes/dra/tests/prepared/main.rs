@@ -22,8 +22,10 @@ fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         5 => (0..6_usize, 0..4_usize, fault.clone())
             .prop_map(|(claim, variant, fault)| Operation::Prepare { claim, variant, fault }),
-        4 => (0..6_usize, fault)
+        4 => (0..6_usize, fault.clone())
             .prop_map(|(claim, fault)| Operation::Unprepare { claim, fault }),
+        3 => (0..6_usize, 0..4_usize, fault)
+            .prop_map(|(claim, size, fault)| Operation::Resize { claim, size, fault }),
         1 => any::<bool>().prop_map(|reboot| Operation::Restart { reboot }),
     ]
 }
@@ -81,6 +83,17 @@ fn unprepare_killed_at_any_step_is_repeated() {
         [0, 1].map(|claim| Operation::Prepare { claim, variant: 3 * (1 - claim), fault: None });
     let steps = kill_at_every_step(|fault| Operation::Unprepare { claim: 0, fault }, &before);
     assert!(steps >= 8, "{steps}");
+}
+
+#[test]
+fn resize_killed_at_any_step_is_repeated() {
+    let before = [
+        Operation::Prepare { claim: 0, variant: 3, fault: None },
+        Operation::Resize { claim: 0, size: 1, fault: None },
+    ];
+    let steps = kill_at_every_step(|fault| Operation::Resize { claim: 0, size: 2, fault }, &before);
+    // A record and limits of two shares.
+    assert!(steps >= 12, "{steps}");
 }
 
 /// The record is removed, but the removal is not on the disk when the process is killed.

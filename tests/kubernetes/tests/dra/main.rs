@@ -8,6 +8,7 @@ mod doctor;
 mod held;
 mod leaks;
 mod real;
+mod resize;
 mod scenarios;
 
 use std::collections::BTreeSet;
