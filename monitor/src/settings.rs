@@ -264,6 +264,7 @@ mod tests {
             .insert("GPU-1".into(), GpuSettings { policy: Some(2), ..GpuSettings::default() });
         let container = ContainerSettings {
             weight: Some(3),
+            percent: Some(30),
             high: Some(true),
             memsize: [("GPU-1".to_string(), 1 << 30)].into_iter().collect(),
         };
