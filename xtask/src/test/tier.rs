@@ -254,7 +254,7 @@ pub(crate) const SAMPLED: &[Sampled] = &[
     },
     Sampled {
         variable: ("CGPU_DRA_CHAOS_STEPS", "60"),
-        why: "the DRA driver meets 60 random failures instead of 2,000",
+        why: "the DRA driver meets 60 random failures instead of 1,000",
     },
     Sampled { variable: ("CGPU_MANY_TENANTS", "24"), why: "24 tenants at once instead of 200" },
     Sampled {

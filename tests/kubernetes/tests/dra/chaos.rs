@@ -4,7 +4,8 @@
 //! none is there that was not prepared, and no device is oversold. A call that was cut off is
 //! repeated, as a kubelet does.
 //!
-//! CGPU_CHAOS_SEED repeats a run; CGPU_DRA_CHAOS_STEPS sets its length.
+//! `cargo xtask soak dra` runs it for longer. CGPU_CHAOS_SEED repeats a run; CGPU_DRA_CHAOS_STEPS
+//! sets its length.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,7 +23,7 @@ use crate::held::Running;
 use crate::{DRIVER, Host, uid};
 
 const SEED: u64 = 20_261_127;
-const STEPS: u64 = 2000;
+const STEPS: u64 = 1000;
 
 /// Two equal GPUs. What claims can have of each, in MiB and weight.
 const GPUS: &str = "T4:15109,T4:15109";
