@@ -371,6 +371,10 @@ pub struct GpuStatus {
     pub uuid: String,
     /// The product's name; empty without NVML.
     pub name: String,
+    /// Its PCI address as NVML writes it, `00000000:3B:00.0`; of a MIG instance, that of its GPU;
+    /// empty without NVML.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pci_bus_id: String,
     /// Its memory in bytes.
     pub memory_total: u64,
     /// Memory used by all processes in bytes, by NVML; none without NVML.

@@ -138,6 +138,7 @@ pub(crate) struct GpuSample {
     pub(crate) index: DeviceId,
     pub(crate) uuid: Uuid,
     pub(crate) name: String,
+    pub(crate) pci_bus_id: String,
     pub(crate) total: u64,
     pub(crate) used: Option<u64>,
     pub(crate) free: Option<u64>,

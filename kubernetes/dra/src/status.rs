@@ -1,8 +1,8 @@
 //! What the status of a claim says of its shares, and when it is written. Pure.
 //!
 //! Each write goes to every watcher of claims in the cluster. So a claim's status is written once
-//! when it is prepared, and later at most once in an interval, if a share's limit or its part of
-//! the GPU's time has changed. Live values are metrics.
+//! when it is prepared, and later at most once in an interval, if a share's limit, its memory or its
+//! part of the GPU's time has changed. Live values are metrics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -95,7 +95,11 @@ impl Reported {
             (Some(now), Some(before)) => (now - before).abs() > MIN_CHANGE,
             (now, before) => now.is_some() && before.is_none(),
         };
-        has_moved || limit(self).is_some() && limit(self) != limit(written)
+        let used = |known: &Use| Some((known.used, known.limit / 20));
+        let has_grown = self.known.as_ref().and_then(used).is_some_and(|(now, part)| {
+            written.known.is_some_and(|before| now.abs_diff(before.used) > part)
+        });
+        has_moved || has_grown || limit(self).is_some() && limit(self) != limit(written)
     }
 }
 
@@ -277,6 +281,18 @@ mod tests {
         assert!(statuses.next(at(13), &claims, &Uses::new(), &refused).is_some());
         let (_, devices) = statuses.next(at(14), &claims, &Uses::new(), &NONE).unwrap();
         assert!(devices[0]["conditions"].is_null());
+    }
+
+    #[test]
+    fn changed_use_of_memory_is_written() {
+        let (claims, mut statuses) = (claims(), Statuses::new("n1", INTERVAL));
+        statuses.next(at(0), &claims, &uses(30.0)).unwrap();
+        let mut grown = uses(30.0);
+        grown.get_mut("u1-0").unwrap().used = 50 << 20;
+        assert!(statuses.next(at(300), &claims, &grown).is_none(), "less than 5 % of the limit");
+        grown.get_mut("u1-0").unwrap().used = 60 << 20;
+        let (_, devices) = statuses.next(at(600), &claims, &grown).unwrap();
+        assert_eq!(devices[0]["data"]["memoryUsedBytes"], 60 << 20);
     }
 
     #[test]

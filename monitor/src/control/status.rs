@@ -104,6 +104,7 @@ fn gpu(host: &Host, at: usize) -> GpuStatus {
         index: device.index,
         uuid: device.name(),
         name: device.sample.name.clone(),
+        pci_bus_id: device.sample.pci_bus_id.clone(),
         memory_total: host.total(device),
         memory_used: device.sample.used,
         policy: device.scheduler.policy().number(),

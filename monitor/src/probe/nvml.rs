@@ -70,6 +70,7 @@ impl Library {
                 index,
                 uuid,
                 name: device.name().unwrap_or_default(),
+                pci_bus_id: self.pci_bus_id(index).unwrap_or_default(),
                 total: memory.as_ref().map_or(0, |memory| memory.total),
                 used: memory.as_ref().map(|memory| memory.used),
                 free: memory.map(|memory| memory.free),
@@ -114,6 +115,10 @@ impl Library {
         let whole = self.nvml.device_by_uuid(name.as_str());
         let device = whole.or_else(|_| self.nvml.device_by_uuid(name.replacen("GPU", "MIG", 1)));
         processes(&device.ok()?)
+    }
+
+    fn pci_bus_id(&self, index: DeviceId) -> Option<String> {
+        Some(self.nvml.device_by_index(index.gpu()).ok()?.pci_info().ok()?.bus_id)
     }
 
     fn gpu(&self, index: u32) -> Option<Listed<'_>> {

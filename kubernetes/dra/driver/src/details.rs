@@ -1,9 +1,10 @@
-//! What NVML and the kernel say about a device.
+//! What NVML, or else the monitor, and the kernel say about a device.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use cgpu_client::inventory::HostDevice;
+use cgpu_client::message::GpuStatus;
 use cgpu_kubernetes_dra::device::Details;
 use nvml_wrapper::{Nvml, cuda_driver_version_major, cuda_driver_version_minor};
 
@@ -30,6 +31,18 @@ pub(crate) fn read(nvml: &Nvml, host: &HostDevice, pci_devices: &Path) -> Detail
         cuda_driver_version: cuda,
         numa_node: kernels.as_deref().and_then(numa_node),
         pcie_root: kernels.as_deref().and_then(pcie_root),
+    }
+}
+
+/// Returns what the monitor reports of a device. It reports no architecture and no versions.
+pub(crate) fn reported(gpu: &GpuStatus, pci_devices: &Path) -> Details {
+    let kernels = kernel_device(pci_devices, &gpu.pci_bus_id);
+    Details {
+        mig_profile: mig_profile(&gpu.name).filter(|_| gpu.index.is_instance()),
+        product_name: Some(gpu.name.clone()),
+        numa_node: kernels.as_deref().and_then(numa_node),
+        pcie_root: kernels.as_deref().and_then(pcie_root),
+        ..Details::default()
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use cgpu_client::device_id::DeviceId;
 use cgpu_client::inventory::HostDevice;
+use cgpu_client::message::GpuStatus;
 use cgpu_kubernetes_dra::device::{Details, Device, Mode, Pool};
 use cgpu_kubernetes_dra::owner::OtherOwners;
 use cgpu_kubernetes_dra::slices::Earlier;
@@ -35,9 +36,6 @@ const SIMULATED_PCIE_ROOT: &str = "pci0000:00";
 /// The pool, or none while the GPUs are unknown.
 pub(crate) type ObservedPool = Option<Arc<Pool>>;
 
-/// How the monitor shares a GPU: its policy, and `max_inst`.
-type Sharing = (u32, u32);
-
 /// Keeps the pool up to date, without end. `earlier` is what another instance has published.
 pub(crate) async fn observe(
     options: &Options,
@@ -50,9 +48,10 @@ pub(crate) async fn observe(
         node: options.node_name.clone(),
         root: options.root.clone(),
         pci_devices: options.pci_devices.clone(),
-        sharing: BTreeMap::new(),
+        reported: BTreeMap::new(),
         details: BTreeMap::new(),
         earlier: earlier.into_iter().map(|it| (it.host.name(), it.details)).collect(),
+        last_message: String::new(),
     };
     loop {
         let found = gpus.borrow_and_update().clone();
@@ -86,31 +85,34 @@ struct Observer {
     root: PathBuf,
     /// Folder of the kernel's PCI devices.
     pci_devices: PathBuf,
-    /// The last answer of the monitor.
-    sharing: BTreeMap<DeviceId, Sharing>,
+    /// The last answer of the monitor: how it shares each GPU, and what the GPU is.
+    reported: BTreeMap<DeviceId, GpuStatus>,
     /// Details by name: reading them opens the driver.
     details: BTreeMap<String, Details>,
     /// Details that another instance has published. A GPU that does not answer keeps them: a
     /// selector of a claim fails where an attribute that it names is absent.
     earlier: BTreeMap<String, Details>,
+    last_message: String,
 }
 
 impl Observer {
     fn pool(&mut self, gpus: &[NodeGpu], others: &OtherOwners) -> Pool {
-        if let Some(sharing) = sharing(&self.root) {
-            self.sharing = sharing;
+        if let Some(reported) = reported(&self.root) {
+            self.reported = reported;
         }
         self.read_details(gpus);
         let device = |gpu: &NodeGpu| {
-            let sharing = self.sharing.get(&gpu.device.id).copied();
+            let sharing = self.reported.get(&gpu.device.id).map(|gpu| (gpu.policy, gpu.max_inst));
             let (policy, max_weight) = sharing.unwrap_or((0, DEFAULT_MAX_WEIGHT));
+            let name = gpu.device.name();
+            let details = self.details.get(&name).or_else(|| self.earlier.get(&name));
             Device {
                 host: gpu.device,
                 mode: if policy == FIXED { Mode::Cores } else { Mode::Weight },
                 max_weight,
                 healthy: gpu.is_healthy,
-                other_owner: others.owner(&gpu.device.name()),
-                details: self.details.get(&gpu.device.name()).cloned().unwrap_or_default(),
+                other_owner: others.owner(&name),
+                details: details.cloned().unwrap_or_default(),
             }
         };
         Pool { node: self.node.clone(), devices: gpus.iter().map(device).collect() }
@@ -123,16 +125,29 @@ impl Observer {
             return;
         }
         let nvml = Nvml::builder().lib_path(NVML.as_ref()).init();
-        if let Err(error) = &nvml {
-            warn!("the attributes of {} GPUs are not known: {error}", new.len());
-        }
         let root = are_simulated(&self.root).then(|| SIMULATED_PCIE_ROOT.to_owned());
         for host in new {
-            let details = nvml.as_ref().map(|nvml| details::read(nvml, &host, &self.pci_devices));
+            let pci_devices = &self.pci_devices;
+            let read = match &nvml {
+                Ok(nvml) => Some(details::read(nvml, &host, pci_devices)),
+                Err(_) => {
+                    let reported = self.reported.get(&host.id).filter(|gpu| !gpu.name.is_empty());
+                    reported.map(|gpu| details::reported(gpu, pci_devices))
+                }
+            };
+            // They are read again until the monitor knows them.
+            let Some(read) = read else { continue };
             let earlier = self.earlier.get(&host.name()).cloned().unwrap_or_default();
-            let mut details = details.unwrap_or_default().or(earlier);
+            let mut details = read.or(earlier);
             details.pcie_root = details.pcie_root.or_else(|| root.clone());
             self.details.insert(host.name(), details);
+        }
+        if let Err(error) = nvml {
+            let why = format!("versions and architectures of the GPUs are not known: {error}");
+            if self.last_message != why {
+                warn!("{why}");
+                self.last_message = why;
+            }
         }
     }
 }
@@ -146,10 +161,9 @@ fn are_simulated(root: &Path) -> bool {
     cgpu_inventory::simulated().or_else(by_monitor).is_some()
 }
 
-/// Reads from the monitor how GPUs are shared; none: there is no monitor that answers.
-fn sharing(root: &Path) -> Option<BTreeMap<DeviceId, Sharing>> {
+/// Reads from the monitor what its GPUs are; none: there is no monitor that answers.
+fn reported(root: &Path) -> Option<BTreeMap<DeviceId, GpuStatus>> {
     let mut monitor = monitor::connect(root, MONITOR_TIMEOUT).ok()?;
     let status = monitor.status().ok()?;
-    let gpus = status.gpus.into_iter();
-    Some(gpus.map(|gpu| (gpu.index, (gpu.policy, gpu.max_inst))).collect())
+    Some(status.gpus.into_iter().map(|gpu| (gpu.index, gpu)).collect())
 }

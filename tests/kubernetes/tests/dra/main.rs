@@ -12,7 +12,7 @@ mod resize;
 mod scenarios;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cgpu_e2e::{Child, Fixture, Monitor, Outcome, Worker};
 use cgpu_kubelet_api::registration::PluginInfo;
@@ -145,6 +145,42 @@ fn driver_registers_and_publishes_its_gpus() {
     assert_eq!(driver.end().code(), Some(0));
     assert!(!fixture.path("registry/gpu.cgpu.dev@reg.sock").exists());
     assert!(!fixture.path("plugins/gpu.cgpu.dev/dra.sock").exists());
+}
+
+/// The kernel's PCI devices: all below one root.
+fn pci_devices(folder: &Path) -> PathBuf {
+    let links = folder.join("pci");
+    std::fs::create_dir_all(&links).expect("a folder");
+    for bus in 0..=255 {
+        let address = format!("0000:{bus:02x}:00.0");
+        let device = folder.join("devices/pci0000:3a").join(&address);
+        std::fs::create_dir_all(&device).expect("a folder");
+        std::os::unix::fs::symlink(device, links.join(address)).expect("a link");
+    }
+    links
+}
+
+/// As in a container of the chart without the vendor's runtime class.
+#[test]
+fn monitor_says_what_devices_are_without_nvml() {
+    let fixture = Fixture::new("A100:40960,A100:40960/mig=3g.20gb,1g.5gb");
+    let host = Host::new(&fixture);
+    let _monitor = Monitor::start(&fixture);
+    let pci = pci_devices(&fixture.path("sys"));
+    let options = ["--pci-devices", pci.to_str().expect("a path")];
+    let kubeconfig = host.server.kubeconfig(&fixture.path(""));
+    let plugins = fixture.path("plugins");
+    let mut command = kubelet::driver::command(&fixture, &kubeconfig, NODE, &plugins, &options);
+    command.env_remove("LD_LIBRARY_PATH");
+    let _driver = Child::start_for(command, fixture.lifetime());
+    let has_root = |device: &Value| {
+        device["attributes"]["resource.kubernetes.io/pcieRoot"]["string"] == "pci0000:3a"
+    };
+    let devices = host.published("the devices' PCIe roots", |devices| {
+        devices.len() == 3 && devices.iter().all(has_root)
+    });
+    assert_eq!(text(&devices[0], "productName"), "NVIDIA A100-SXM4-80GB");
+    assert_eq!(text(&devices[2], "migProfile"), "1g.5gb");
 }
 
 #[test]
