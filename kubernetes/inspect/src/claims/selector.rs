@@ -1,12 +1,14 @@
 //! Selectors of devices, evaluated as the scheduler does.
 //!
 //! Quantities and versions are whole numbers here: selectors only compare them. The functions of
-//! Kubernetes that are not defined here leave a device unchecked.
+//! Kubernetes that are not defined here leave a device unchecked. So do long and deeply nested
+//! expressions, because the interpreter recurses: authors of claims write them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::thread;
 
 use cel::extractors::This;
 use cel::{Context, Env, ExecutionError, Program};
@@ -16,6 +18,13 @@ use cgpu_kubernetes_dra::slices::{Attribute, Published};
 use serde::Serialize;
 
 use super::Device;
+
+/// Longest expression in bytes that is evaluated. The API server accepts 10 KiB.
+const MAX_LENGTH: usize = 2048;
+/// Most brackets that are open at a time, and most conditional operators.
+const MAX_DEPTH: usize = 16;
+/// Stack with which [`MAX_LENGTH`] and [`MAX_DEPTH`] suffice, also without optimization.
+const STACK_SIZE: usize = 64 << 20;
 
 /// Whether a device is selected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,12 +71,8 @@ impl<'a> Selectors<'a> {
         if let Some(known) = self.known.borrow().get(expression) {
             return Rc::clone(known);
         }
-        let all: Rc<[Selection]> = match self.env.compile(expression) {
-            Ok(program) => self
-                .devices
-                .iter()
-                .map(|device| self.selection(&program, expression, device))
-                .collect(),
+        let all: Rc<[Selection]> = match evaluate(&self.env, expression, self.devices) {
+            Ok(all) => all.into(),
             // The API server has accepted it.
             Err(error) => {
                 let unchecked = Selection::Unchecked(format!("{expression}: {error}"));
@@ -77,21 +82,58 @@ impl<'a> Selectors<'a> {
         self.known.borrow_mut().insert(expression.to_owned(), Rc::clone(&all));
         all
     }
+}
 
-    fn selection(&self, program: &Program, expression: &str, device: &Device) -> Selection {
-        let mut context = Context::with_env(Arc::clone(&self.env));
-        let is_defined = define(&mut context)
-            && context.add_variable("device", Variable::of(&device.published, expression)).is_ok();
-        match program.execute(&context) {
-            Ok(cel::Value::Bool(true)) if is_defined => Selection::Yes,
-            Ok(cel::Value::Bool(false)) if is_defined => Selection::No,
-            Err(ExecutionError::NoSuchKey(key)) => {
-                Selection::Fails(format!("{} has no {key}: {expression}", device.title()))
-            }
-            Ok(_) => Selection::Unchecked(expression.to_owned()),
-            Err(error) => Selection::Unchecked(format!("{expression}: {error}")),
-        }
+/// Evaluates an expression on all devices, with a stack of its own.
+///
+/// # Errors
+/// Why it cannot be evaluated.
+fn evaluate(
+    env: &Arc<Env>,
+    expression: &str,
+    devices: &[Device],
+) -> Result<Vec<Selection>, String> {
+    if is_deep(expression) {
+        return Err("it is too long or too deeply nested".to_owned());
     }
+    let all = || {
+        let program = env.compile(expression).map_err(|error| error.to_string())?;
+        Ok(devices.iter().map(|device| selection(env, &program, expression, device)).collect())
+    };
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().stack_size(STACK_SIZE).spawn_scoped(scope, all);
+        let thread = thread.map_err(|error| format!("no thread: {error}"))?;
+        thread.join().unwrap_or_else(|_| Err("the interpreter failed".to_owned()))
+    })
+}
+
+fn selection(env: &Arc<Env>, program: &Program, expression: &str, device: &Device) -> Selection {
+    let mut context = Context::with_env(Arc::clone(env));
+    let is_defined = define(&mut context)
+        && context.add_variable("device", Variable::of(&device.published, expression)).is_ok();
+    match program.execute(&context) {
+        Ok(cel::Value::Bool(true)) if is_defined => Selection::Yes,
+        Ok(cel::Value::Bool(false)) if is_defined => Selection::No,
+        Err(ExecutionError::NoSuchKey(key)) => {
+            Selection::Fails(format!("{} has no {key}: {expression}", device.title()))
+        }
+        Ok(_) => Selection::Unchecked(expression.to_owned()),
+        Err(error) => Selection::Unchecked(format!("{expression}: {error}")),
+    }
+}
+
+fn is_deep(expression: &str) -> bool {
+    let (mut open, mut depth) = (0_usize, 0_usize);
+    for byte in expression.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => open += 1,
+            b')' | b']' | b'}' => open = open.saturating_sub(1),
+            _ => {}
+        }
+        depth = depth.max(open);
+    }
+    let conditions = expression.bytes().filter(|byte| *byte == b'?').count();
+    expression.len() > MAX_LENGTH || depth.max(conditions) > MAX_DEPTH
 }
 
 /// Defines the functions on quantities and versions.

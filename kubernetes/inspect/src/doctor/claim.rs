@@ -208,7 +208,8 @@ fn examine_start(facts: &Facts, observed: &ObservedPod, node: &str, findings: &m
     if let Some(found) = facts.nodes.get(node).and_then(|node| node.unready()) {
         findings.add(Cause::NodeNotReady, &subject, found);
     }
-    if let Some(message) = facts.claims.message(observed, NOT_PREPARED) {
+    let message = facts.claims.message(observed, NOT_PREPARED);
+    if let Some(message) = message.filter(|_| !observed.has_sandbox()) {
         findings.add(Cause::PrepareFailed, &subject, message);
     }
     // A pod that also requests units is examined for these, too.

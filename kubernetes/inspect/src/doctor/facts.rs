@@ -170,6 +170,14 @@ impl ObservedPod {
             .map_or("", |condition| &condition.message)
     }
 
+    /// Returns whether its sandbox is ready, which is after its claims were prepared.
+    pub(crate) fn has_sandbox(&self) -> bool {
+        let is_ready = |condition: &Condition| {
+            condition.kind == "PodReadyToStartContainers" && condition.status == "True"
+        };
+        self.status.conditions.iter().any(is_ready)
+    }
+
     /// Returns why its containers are not started: `container: reason: message`.
     pub(crate) fn obstacles(&self) -> Vec<String> {
         let all = self.status.init_container_statuses.iter().chain(&self.status.container_statuses);

@@ -278,10 +278,51 @@ fn claims_without_a_device_have_a_cause() {
     ] {
         assert_eq!(Cluster::healthy().claiming(claim).found(), [(cause, found.to_owned())]);
     }
-    let unchecked = selector(&format!("{attribute}.type.novel()"));
-    let found = Cluster::healthy().claiming(unchecked).found();
-    assert_eq!(found[0].0, "claim_selector_unchecked");
-    assert!(found[0].1.contains("type.novel()"), "{found:?}");
+    // Expressions that are not known here, or are none.
+    for expression in [
+        &format!("{attribute}.type.novel()"),
+        "cel.bind(a, device, a.driver == \"x\")",
+        "device.attributes[\"gpu.cgpu.dev\"].index + \"a\" == \"b\"",
+        "device.attributes[",
+        "\"\u{1f980}",
+        "",
+    ] {
+        let found = Cluster::healthy().claiming(selector(expression)).found();
+        assert_eq!(found[0].0, "claim_selector_unchecked", "{expression}");
+        assert!(found[0].1.contains(expression), "{found:?}");
+    }
+    // The longest and deepest expressions that are evaluated, and longer ones.
+    let to = |part: &str, length: usize| part.repeat(length / part.len());
+    let around = |open: &str, close: &str, depth: usize| {
+        format!("{}true{}", open.repeat(depth), close.repeat(depth))
+    };
+    for depth in [15, 1000] {
+        for expression in [
+            around("(", ")", depth),
+            around("!(", ")", depth),
+            around("[", "][0]", depth),
+            around("{1: ", "}[1]", depth),
+            format!("{}true", to("true ? true : ", depth * 14)),
+        ] {
+            let found = Cluster::healthy().claiming(selector(&expression)).found();
+            let is_deep = found[0].1.contains("too long or too deeply nested");
+            assert_eq!(is_deep, depth == 1000, "{found:?}");
+        }
+    }
+    for length in [2000, 10_000] {
+        for expression in [
+            format!("device{}", to(".a", length)),
+            format!("{}1 == 1", to("1 + ", length)),
+            format!("{}true", to("true || ", length)),
+            format!("{}true", to("!", length)),
+            format!("{}1 == 1", to("-", length)),
+            format!("\"{}\" == \"\"", to("a", length)),
+        ] {
+            let found = Cluster::healthy().claiming(selector(&expression)).found();
+            let is_long = found[0].1.contains("too long or too deeply nested");
+            assert_eq!(is_long, length == 10_000, "{found:?}");
+        }
+    }
     // The configuration of a class.
     let refused = Cluster::healthy().claiming(claim("c", json!({}))).with(|it| {
         it.classes[0]["spec"]["config"] =
@@ -490,6 +531,13 @@ fn pods_with_claims_have_a_cause() {
         ];
     });
     assert_eq!(failing.found(), [("prepare_failed", "gpu-1 waits for room".to_owned())]);
+    // Its events stay for an hour after the claim was prepared.
+    let prepared = on_node(&|it| {
+        it.events = vec![event("uid-p", failed, "2026-11-27T10:00:00Z", "gpu-1 waits for room")];
+        it.units.pods[2]["status"]["conditions"] =
+            json!([{"type": "PodReadyToStartContainers", "status": "True"}]);
+    });
+    assert_eq!(prepared.names(), ["starting"]);
     let refused = on_node(&|it| {
         it.claims[1]["status"]["allocation"]["devices"]["config"] = json!([{"source": "FromClass",
             "opaque": {"driver": "gpu.cgpu.dev", "parameters": {"kind": "x"}}}]);
