@@ -105,7 +105,7 @@ async fn reconcile(api: &Api, cache: &Cache, retention: Duration) {
     }
 }
 
-/// Writes a change, and applies the answer at once: the watch may report it later.
+/// Writes a change. A new template is known at once: the watch may report it later.
 async fn write(api: &Api, cache: &Cache, change: &Change) -> Result<(), Failure> {
     match change {
         Change::Create(key, request) => {
@@ -133,7 +133,6 @@ async fn write(api: &Api, cache: &Cache, change: &Change) -> Result<(), Failure>
                 Err(Failure::NotFound(_)) => {}
                 Err(failure) => return Err(failure),
             }
-            cache.put(key.clone(), false);
         }
     }
     Ok(())

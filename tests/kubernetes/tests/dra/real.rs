@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use cgpu_e2e::{Child, Fixture, skip};
+use cgpu_e2e::{Child, Fixture, Monitor, Outcome, skip};
 use cgpu_kubernetes_tests::kubelet::driver::DriverKubelet;
 use cgpu_kubernetes_tests::wait::{until, until_holds};
 use rcgen::KeyPair;
@@ -398,17 +398,29 @@ fn pods_with_old_names_are_allocated_and_prepared_as_requested() {
     let fixture = Fixture::new(GPUS);
     let test = "pods_with_old_names_are_allocated_and_prepared_as_requested";
     let Some(plane) = ControlPlane::start(test, &fixture.path("")) else { return };
+    let _monitor = Monitor::start(&fixture);
+    let mut set = fixture.cgpu(&["set", "1/policy", "3", "--root"]);
+    set.arg(fixture.root());
+    Outcome::of(set).exits(0);
     let _driver = driver(&fixture, &plane.kubeconfig(), &[]);
     let kubelet = DriverKubelet::new(&fixture.path("registry"));
     let info = until("the driver", || kubelet.register(DRIVER));
     let names = until("the devices", || Some(devices(&plane)).filter(|names| names.len() == 4));
+    until_holds("a GPU with fixed percentages", || {
+        let slices = plane.kubectl(&["get", "resourceslices", "-o", "json"]).expect("slices");
+        slices.contains("\"string\": \"cores\"")
+    });
     translate(&plane);
     let mut one = old_pod("one", &[("main", "6")], &[], None);
     let variable = |(name, value): (&str, &str)| json!({"name": name, "value": value});
     let variables = [("ALIYUN_COM_GPU_SCHD_WEIGHT", "3"), ("ALIYUN_COM_GPU_HIGH_PRIO", "1")];
     one["spec"]["containers"][0]["env"] = variables.map(variable).into_iter().collect();
+    let mut four = old_pod("four", &[("main", "2")], &[], None);
+    let amounts = json!({"aliyun.com/gpu-mem": "2", "aliyun.com/gpu-core.percentage": "30"});
+    four["spec"]["containers"][0]["resources"]["limits"] = amounts;
     let pods = [
         one,
+        four,
         old_pod("two", &[("main", "8")], &[], Some("2")),
         // The init container has the claim of the second container.
         old_pod("three", &[("main", "3"), ("side", "5")], &[("init", "5")], None),
@@ -422,7 +434,7 @@ fn pods_with_old_names_are_allocated_and_prepared_as_requested() {
     let _controller = controller(&fixture, &plane.kubeconfig(), &["--retention", "3"]);
     let claims = until("each claim is allocated", || {
         let claims = plane.claims();
-        (claims.len() == 4 && claims.iter().all(is_allocated)).then_some(claims)
+        (claims.len() == 5 && claims.iter().all(is_allocated)).then_some(claims)
     });
     let memory = |claim: &Value| {
         let results = claim["status"]["allocation"]["devices"]["results"].as_array();
@@ -437,7 +449,7 @@ fn pods_with_old_names_are_allocated_and_prepared_as_requested() {
     amounts.sort();
     // The two shares of a claim are of different GPUs.
     let amount = |gib: &str| format!("{gib}Gi");
-    let expected = [vec!["3"], vec!["4", "4"], vec!["5"], vec!["6"]];
+    let expected = [vec!["2"], vec!["3"], vec!["4", "4"], vec!["5"], vec!["6"]];
     assert_eq!(amounts, expected.map(|claim| claim.into_iter().map(amount).collect::<Vec<_>>()));
     let all: Vec<&Value> = claims.iter().collect();
     let answers = kubelet.prepare(&info, &all).expect("an answer");
@@ -447,18 +459,26 @@ fn pods_with_old_names_are_allocated_and_prepared_as_requested() {
     let limits = shares.map(|entry| fs::read_to_string(entry.path()).expect("limits"));
     let weighted: Vec<String> = limits.filter(|text| text.contains("weight 3\n")).collect();
     assert!(weighted.len() == 1 && weighted[0].contains("high_priority 1\n"), "{weighted:?}");
+    // A percentage is on the GPU that has them.
+    let with_cores =
+        claims.iter().map(|claim| &claim["status"]["allocation"]["devices"]["results"]);
+    let on: Vec<&Value> = with_cores
+        .filter(|results| results[0]["consumedCapacity"]["cores"] == "30")
+        .map(|results| &results[0]["device"])
+        .collect();
+    assert_eq!(on, ["gpu-1"]);
     // A template stays while a pod names it, and no longer.
     let templates = || {
         let text = plane.kubectl(&["get", "resourceclaimtemplates", "-o", "name"]);
         text.expect("templates").lines().count()
     };
-    assert_eq!(templates(), 4);
+    assert_eq!(templates(), 5);
     plane.kubectl(&["delete", "pod", "one", "--force", "--grace-period=0"]).expect("deleted");
-    until_holds("a template is removed", || templates() == 3);
+    until_holds("a template is removed", || templates() == 4);
     plane.apply(&old_pod("again", &[("main", "6")], &[], None));
     until_holds("a pod gets it again", || {
         let claims = plane.claims();
-        claims.len() == 4 && claims.iter().all(is_allocated) && templates() == 4
+        claims.len() == 5 && claims.iter().all(is_allocated) && templates() == 5
     });
 }
 
