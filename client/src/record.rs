@@ -1,9 +1,9 @@
-//! What `cgpu-runtime` records of a container beside its region, as far as users see it. The
-//! container can write anything there.
+//! What `cgpu-runtime` records of the containers of a directory. Only the host sees the file.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -21,70 +21,66 @@ use crate::process::Process;
 /// process was left behind.
 pub const START_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The file in the container's directory.
-const RECORD: &str = "container";
-/// Greatest length read of a container's file, in bytes.
+/// Greatest length read of a file, in bytes.
 const MAX_TEXT: u64 = 64 << 10;
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Record {
-    image: Option<String>,
-}
-
-/// Returns the name of the container's image, if it was recorded.
-#[must_use]
-pub fn image(dir: &Path) -> Option<String> {
-    let record: Record = serde_json::from_str(&read_text(&dir.join(RECORD))?).ok()?;
-    record.image.filter(|image| !image.is_empty())
-}
-
-/// Returns the container's first process, if it was recorded.
-#[must_use]
-pub fn first_process(dir: &Path) -> Option<Process> {
-    let record: Container = serde_json::from_str(&read_text(&dir.join(RECORD))?).ok()?;
-    record.first
-}
-
-#[derive(Deserialize)]
-struct Container {
-    #[serde(default)]
-    first: Option<Process>,
-}
-
-/// What is recorded of containers that have the same shares.
-#[derive(Deserialize)]
-struct Sharing {
     #[serde(flatten)]
     container: Container,
-    #[serde(default)]
     others: Vec<Container>,
-    #[serde(default)]
     shares: Vec<String>,
 }
 
-impl Sharing {
-    fn read(dir: &Path) -> Option<Self> {
-        let record: Self = serde_json::from_str(&read_text(&dir.join(RECORD))?).ok()?;
-        Some(record).filter(|record| !record.shares.is_empty())
+/// A container, as it was recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Container {
+    /// Its engine's id; empty: the directory is named after it.
+    pub id: String,
+    /// Name of its image.
+    pub image: Option<String>,
+    /// Its first process, once there is one.
+    pub first: Option<Process>,
+}
+
+impl Record {
+    fn containers(&self) -> impl Iterator<Item = &Container> {
+        std::iter::once(&self.container).chain(&self.others)
     }
 
     /// Whether one of the containers runs, or is being started. Their bundles say nothing: a caller
     /// that is in a container itself does not see them.
     fn may_run(&self, dir: &Path) -> bool {
         let is_new = || {
-            let age = || fs::metadata(dir.join(RECORD)).ok()?.modified().ok()?.elapsed().ok();
+            let record = || fs::metadata(paths::host_record(dir)?).ok();
+            let age = || record()?.modified().ok()?.elapsed().ok();
             age().is_none_or(|age| age <= START_TIMEOUT)
         };
-        let mut containers = std::iter::once(&self.container).chain(&self.others);
-        containers.any(|one| one.first.map_or_else(is_new, Process::is_alive)) || has_live_slot(dir)
+        self.containers().any(|one| one.first.map_or_else(is_new, Process::is_alive))
+            || has_live_slot(dir)
     }
+}
+
+/// Returns the containers of a directory: several where they have the same shares, none where there
+/// is no record.
+#[must_use]
+pub fn containers(dir: &Path) -> Vec<Container> {
+    read(dir).map(|record| record.containers().cloned().collect()).unwrap_or_default()
+}
+
+/// Returns the name of the container's image, if it was recorded.
+#[must_use]
+pub fn image(dir: &Path) -> Option<String> {
+    read(dir)?.container.image.filter(|image| !image.is_empty())
 }
 
 /// Returns the names of the shares whose containers have this directory; none: it is that of one
 /// container, which has no share.
 #[must_use]
 pub fn shares(dir: &Path) -> Vec<String> {
-    Sharing::read(dir).map(|record| record.shares).unwrap_or_default()
+    read(dir).unwrap_or_default().shares
 }
 
 /// What containers with the same shares hold of GPUs.
@@ -109,16 +105,15 @@ pub fn holdings(root: &Path, counts: impl Fn(&[String]) -> bool) -> io::Result<V
     };
     for entry in entries {
         let dir = entry?.path();
-        let Some(record) = Sharing::read(&dir).filter(|record| counts(&record.shares)) else {
-            continue;
-        };
+        let sharing = |record: &Record| !record.shares.is_empty() && counts(&record.shares);
+        let Some(record) = read(&dir).filter(sharing) else { continue };
         if !record.may_run(&dir) {
             continue;
         }
         match host_limits(&dir) {
             Ok(limits) => holdings.push(Holding { shares: record.shares, limits }),
             // The directory has been removed meanwhile.
-            Err(_) if Sharing::read(&dir).is_none() => {}
+            Err(_) if read(&dir).is_none() => {}
             Err(error) => return Err(error),
         }
     }
@@ -145,6 +140,19 @@ pub fn has_live_slot(dir: &Path) -> bool {
     })
 }
 
+/// Reads the record of a directory. A directory may be anywhere, so a record counts only if root or
+/// our own user has written it.
+fn read(dir: &Path) -> Option<Record> {
+    let file = regular_file::open_no_follow(&paths::host_record(dir)?).ok()?;
+    let owner = file.metadata().ok()?.uid();
+    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_TEXT).read_to_end(&mut bytes).ok()?;
+    serde_json::from_slice(&bytes).ok()
+}
+
 /// Returns the text of a container's file. The file may be anything: links are not followed, FIFOs
 /// are not waited for.
 #[must_use]
@@ -159,30 +167,40 @@ pub fn read_text(path: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
+    /// Returns a directory and its record.
+    fn recorded(root: &Path, text: &str) -> std::path::PathBuf {
+        let dir = root.join("containers/a");
+        let file = paths::host_record(&dir).unwrap();
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, text).unwrap();
+        dir
+    }
+
     #[test]
-    fn first_process_is_reported_where_it_was_recorded() {
-        let folder = tempfile::tempdir().unwrap();
-        let first_of = |text: &str| {
-            std::fs::write(folder.path().join(RECORD), text).unwrap();
-            first_process(folder.path())
-        };
-        let first = Process { pid: 1, started: 2, namespace: 3 };
+    fn each_container_has_its_first_process() {
+        let root = tempfile::tempdir().unwrap();
+        let containers_of = |text: &str| containers(&recorded(root.path(), text));
+        let first = Some(Process { pid: 1, started: 2, namespace: 3 });
+        let one = Container { first, ..Container::default() };
         assert_eq!(
-            first_of(r#"{"bundle":"/b","first":{"pid":1,"started":2,"namespace":3}}"#),
-            Some(first)
+            containers_of(r#"{"bundle":"/b","first":{"pid":1,"started":2,"namespace":3}}"#),
+            [one.clone()]
         );
-        for text in [r#"{"bundle":"/b"}"#, r#"{"first":null}"#, r#"{"first":{"pid":-1}}"#, ""] {
-            assert_eq!(first_of(text), None, "{text}");
+        let shared = r#"{"id":"x","bundle":"/b","others":[{"id":"y","bundle":"/c","first":
+            {"pid":1,"started":2,"namespace":3}}],"shares":["u-0"]}"#;
+        let [x, y] = ["x", "y"].map(|id| Container { id: id.into(), ..Container::default() });
+        assert_eq!(containers_of(shared), [x, Container { first, ..y }]);
+        assert_eq!(containers_of(r#"{"first":null}"#), [Container::default()]);
+        for text in [r#"{"first":{"pid":"x"}}"#, "[]", ""] {
+            assert!(containers_of(text).is_empty(), "{text}");
         }
+        assert!(containers(&root.path().join("containers/b")).is_empty());
     }
 
     #[test]
     fn shares_are_those_that_were_recorded() {
-        let folder = tempfile::tempdir().unwrap();
-        let shares_of = |text: &str| {
-            std::fs::write(folder.path().join(RECORD), text).unwrap();
-            shares(folder.path())
-        };
+        let root = tempfile::tempdir().unwrap();
+        let shares_of = |text: &str| shares(&recorded(root.path(), text));
         assert_eq!(shares_of(r#"{"bundle":"/b","shares":["u-0","u-1"]}"#), ["u-0", "u-1"]);
         for text in [r#"{"bundle":"/b"}"#, r#"{"shares":7}"#, ""] {
             assert!(shares_of(text).is_empty(), "{text}");
@@ -195,7 +213,8 @@ mod tests {
         let dir = paths::containers(root.path()).join("u-0");
         fs::create_dir_all(&dir).unwrap();
         let record = format!(r#"{{"bundle":"/b","shares":["u-0","u-1"],"first":{first}}}"#);
-        fs::write(dir.join(RECORD), record).unwrap();
+        fs::create_dir(root.path().join("records")).unwrap();
+        fs::write(paths::host_record(&dir).unwrap(), record).unwrap();
         fs::create_dir(root.path().join("slices")).unwrap();
         let gpu = "GPU-00000000-0000-0000-0000-000000000000";
         let text = format!("version 1\nweight 3\ngpu {gpu} 1024\n");
@@ -211,7 +230,7 @@ mod tests {
         // A container without shares, and what is no container.
         let other = paths::containers(root.path()).join("other");
         fs::create_dir(&other).unwrap();
-        fs::write(other.join(RECORD), r#"{"bundle":"/b"}"#).unwrap();
+        fs::write(paths::host_record(&other).unwrap(), r#"{"bundle":"/b"}"#).unwrap();
         fs::write(paths::containers(root.path()).join("file"), "").unwrap();
         let held = holdings(root.path(), |_| true).unwrap();
         assert_eq!(held.len(), 1);
@@ -234,7 +253,7 @@ mod tests {
     fn container_without_a_first_process_holds_its_limits_while_it_may_start() {
         let root = holding_root("null");
         assert_eq!(holdings(root.path(), |_| true).unwrap().len(), 1);
-        let record = paths::containers(root.path()).join("u-0").join(RECORD);
+        let record = root.path().join("records/u-0");
         let old = std::time::SystemTime::now() - 2 * START_TIMEOUT;
         let record = fs::File::options().write(true).open(record).unwrap();
         record.set_modified(old).unwrap();
@@ -243,12 +262,8 @@ mod tests {
 
     #[test]
     fn image_is_reported_where_it_was_recorded() {
-        let folder = tempfile::tempdir().unwrap();
-        let image_of = |text: &str| {
-            std::fs::write(folder.path().join(RECORD), text).unwrap();
-            image(folder.path())
-        };
-        assert_eq!(image(folder.path()), None);
+        let root = tempfile::tempdir().unwrap();
+        let image_of = |text: &str| image(&recorded(root.path(), text));
         assert_eq!(
             image_of(r#"{"bundle":"/b","image":"local/cuda","first":{"pid":1,"started":2}}"#)
                 .as_deref(),
@@ -256,6 +271,16 @@ mod tests {
         );
         for text in [r#"{"bundle":"/b"}"#, r#"{"image":""}"#, r#"{"image":7}"#, "[]", ""] {
             assert_eq!(image_of(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn record_of_another_user_does_not_count() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = recorded(root.path(), r#"{"bundle":"/b","shares":["u-0"]}"#);
+        let file = paths::host_record(&dir).unwrap();
+        if std::os::unix::fs::chown(&file, Some(65534), None).is_ok() {
+            assert!(shares(&dir).is_empty());
         }
     }
 }

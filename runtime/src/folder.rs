@@ -6,26 +6,25 @@
 //!                     refused             why its shim refused
 //!                     ld.so.preload       in the container: /etc/ld.so.preload
 //!                     libcgpu.so sim/     mount points
-//!                     container           bundle and first process, for us
-//!                     bundle              below the mount: its bundle, for the next start
+//!   records/<id>      bundle and first process   for the host alone
+//!   slices/<id>       its limits                 for the host alone
 //! ```
 //!
 //! Containers with the same shares ([`crate::share`]) have one folder, named after a share, because
 //! they have one limit together. The last of them removes it. What is each container's own is in
 //! `of-<id>` there.
 //!
-//! Another copy of the limits is in `slices/<id>`, for the host alone. Root in the container can
-//! hold each file of its folder by a lease: no open waits for it, and no start needs one.
+//! Root in the container can hold each file of its folder by a lease, and fill the folder. So what
+//! decides about other containers is in files that it does not see. Those are written first and
+//! removed last: a folder without a record was made by another program.
 //!
 //! The folder is a file system of its own where that can be ([`crate::tmpfs`]), because the
 //! container writes into it. Engines delete what they create; after an engine was killed, the next
 //! start removes what is left.
 
-use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{ErrorKind, Write};
 use std::iter;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -35,6 +34,7 @@ use cgpu_client::process::{INITIAL, Process, own_namespace};
 use cgpu_client::record::{START_TIMEOUT, has_live_slot};
 use cgpu_shm::limits::Limits;
 use cgpu_shm::paths;
+use cgpu_shm::preamble::Kind;
 use cgpu_shm::region::{Region, RegionSpec};
 use cgpu_shm::regular_file;
 use cgpu_shm::units::Nanos;
@@ -54,10 +54,11 @@ pub use room::GpuCapacity;
 const PRELOADS: [&str; 2] = ["ld.so.preload", "ld-nix.so.preload"];
 /// The container's limits.
 pub(crate) const LIMITS: &str = "limits";
-/// The [`Record`] of a container.
-const RECORD: &str = "container";
-/// Path of the bundle, in the folder below the mount.
-const BELOW: &str = "bundle";
+
+/// The host's files of a folder.
+const HOST_FILES: [fn(&Path) -> Option<PathBuf>; 2] = [paths::host_limits, paths::host_record];
+/// A file for the host that is being written. No container has this name.
+const DRAFT: &str = ".new";
 
 /// A container's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -254,28 +255,22 @@ impl Folder {
     }
 
     fn fill(&self, spec: &FolderSpec<'_>) -> Result<()> {
-        fs::create_dir(&self.path)?;
         let limits = spec.limits.to_text()?;
-        // An engine in a container does not see the mount. It sees these two files, and so that
-        // the GPU has less room.
-        self.put(BELOW, spec.bundle.as_os_str().as_bytes(), 0o644)?;
-        self.put(LIMITS, limits.as_bytes(), 0o644)?;
-        self.keep_for_host(&limits)?;
-        if !tmpfs::mount(&self.path)? {
-            fs::remove_file(self.path.join(BELOW))?;
-        }
-        // Whatever the umask, because all users of the container read it.
-        fs::set_permissions(&self.path, Permissions::from_mode(0o755))?;
-        let created = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .map_or(Nanos::ZERO, Nanos::from);
-        let name = spec.limits.name.as_deref().unwrap_or(spec.id);
         self.record(&Record {
             container: Container::of(spec),
             others: Vec::new(),
             shares: spec.shares.to_vec(),
             monitor_hangs: spec.monitor_hangs,
         })?;
+        write_for_host(paths::host_limits(&self.path), &limits)?;
+        fs::create_dir(&self.path)?;
+        tmpfs::mount(&self.path)?;
+        // Whatever the umask, because all users of the container read it.
+        fs::set_permissions(&self.path, Permissions::from_mode(0o755))?;
+        let created = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(Nanos::ZERO, Nanos::from);
+        let name = spec.limits.name.as_deref().unwrap_or(spec.id);
         fs::create_dir_all(self.own())?;
         self.put(LIMITS, limits.as_bytes(), 0o644)?;
         self.put("refused", b"", 0o666)?;
@@ -284,16 +279,7 @@ impl Folder {
         Ok(())
     }
 
-    fn keep_for_host(&self, limits: &str) -> Result<()> {
-        let Some(path) = paths::host_limits(&self.path) else { return Ok(()) };
-        if let Some(parent) = path.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
-        }
-        fs::write(path, limits)?;
-        Ok(())
-    }
-
-    /// Returns its limits: the host's copy, else the container's own, which an earlier release has
+    /// Returns its limits: the host's copy, else those of the folder, which another program has
     /// made.
     fn limits(&self) -> Option<Limits> {
         let read = |path: PathBuf| regular_file::read_to_string(&path).ok();
@@ -343,7 +329,7 @@ impl Folder {
     /// Whether it exists, and we have made it.
     #[must_use]
     pub fn exists(&self) -> bool {
-        self.path.join(RECORD).exists()
+        self.path.exists() && paths::host_record(&self.path).is_some_and(|path| path.exists())
     }
 
     /// Whether the shim is preloaded by a variable alone.
@@ -366,12 +352,11 @@ impl Folder {
     }
 
     fn record(&self, record: &Record) -> Result<()> {
-        self.put(RECORD, serde_json::to_string(record)?.as_bytes(), 0o644)?;
-        Ok(())
+        write_for_host(paths::host_record(&self.path), &serde_json::to_string(record)?)
     }
 
     fn recorded(&self) -> Option<Record> {
-        serde_json::from_slice(&regular_file::read(&self.path.join(RECORD)).ok()?).ok()
+        serde_json::from_slice(&regular_file::read(&paths::host_record(&self.path)?).ok()?).ok()
     }
 
     /// Records its first process. Returns whether the monitor hung when the folder was made.
@@ -379,7 +364,7 @@ impl Folder {
     /// # Errors
     /// The folder does not exist, or as the system says.
     pub fn record_first_process(&self, pid: i32) -> Result<bool> {
-        let _lock = self.lock_if_shared()?;
+        let _lock = self.lock()?;
         let unknown = || format!("{} is no container of ours", self.path.display());
         let mut record = self.recorded().with_context(unknown)?;
         let id = self.sharing.as_deref().unwrap_or_default();
@@ -396,9 +381,9 @@ impl Folder {
             || has_live_slot(&self.path)
     }
 
-    /// Takes the lock of all starts, where other containers may change the record, too.
-    fn lock_if_shared(&self) -> Result<Option<lock::Lock>> {
-        let root = self.path.parent().and_then(Path::parent).filter(|_| self.sharing.is_some());
+    /// Takes the lock of all starts: a record has one writer at a time.
+    fn lock(&self) -> Result<Option<lock::Lock>> {
+        let root = self.path.parent().and_then(Path::parent);
         root.map(|root| lock::Lock::acquire(root, lock::TIMEOUT)).transpose()
     }
 
@@ -413,30 +398,18 @@ impl Folder {
             let Container { bundle: other, first, .. } = record.container;
             other == bundle && first.is_some_and(Process::is_elsewhere)
         });
-        if self.has_limits_only() && !tmpfs::mounts_for_host() {
+        if self.is_hidden() {
             return true;
         }
         if is_earlier_run && own != INITIAL { has_live_slot(&self.path) } else { self.is_alive() }
     }
 
-    /// Whether it was left behind.
+    /// Whether it was left behind. A folder without a record is another program's.
     fn is_abandoned(&self) -> bool {
-        let is_old = |name: &str| {
-            let age = || fs::metadata(self.path.join(name)).ok()?.modified().ok()?.elapsed().ok();
-            age().is_some_and(|age| age > START_TIMEOUT)
-        };
-        let Some(record) = self.recorded() else {
-            // Other programs make folders here, too; those stay. Of ours without a record two kinds
-            // are removed: what lies below a mount once its engine has deleted the bundle, and an
-            // empty mount.
-            let bundle = regular_file::read(&self.path.join(BELOW))
-                .map(|path| PathBuf::from(OsString::from_vec(path)));
-            let is_forgotten = bundle.is_ok_and(|bundle| !bundle.join("config.json").exists());
-            let is_unmade =
-                self.names().is_some_and(|names| names.is_empty()) && tmpfs::is_mounted(&self.path);
-            let is_ours = (self.has_limits_only() && is_forgotten && is_old(LIMITS))
-                || (is_unmade && is_old("."));
-            return is_ours && tmpfs::mounts_for_host();
+        let Some(record) = self.recorded().filter(|_| !self.is_hidden()) else { return false };
+        let is_old = || {
+            let about = fs::metadata(paths::host_record(&self.path)?).ok()?;
+            Some(about.modified().ok()?.elapsed().ok()? > START_TIMEOUT)
         };
         // The creator became the next runtime (`run`), which may have refused without removing the
         // folder. It records the first process before it ends: in this order, a missing first
@@ -451,24 +424,14 @@ impl Folder {
             has_creator_ended
                 || container.first.is_some()
                 || !container.bundle.join("config.json").exists()
-                || is_old(RECORD)
+                || is_old() == Some(true)
         };
         record.containers().zip(creators_ended).all(has_ended)
     }
 
-    /// Whether only its limits are visible: it is being made, its maker was killed, or the rest is
-    /// in a mount that we do not see.
-    fn has_limits_only(&self) -> bool {
-        self.names().is_some_and(|names| names == [BELOW, LIMITS])
-    }
-
-    /// Names of its visible files, sorted.
-    fn names(&self) -> Option<Vec<OsString>> {
-        let entries = fs::read_dir(&self.path).ok()?;
-        let mut names: Vec<_> =
-            entries.map_while(Result::ok).map(|entry| entry.file_name()).collect();
-        names.sort_unstable();
-        Some(names)
+    /// Whether its files are in a mount that an engine in a container does not see.
+    fn is_hidden(&self) -> bool {
+        !tmpfs::mounts_for_host() && !self.path.join(Kind::Use.name()).exists()
     }
 
     /// Removes it, if it exists and no other container uses it.
@@ -477,7 +440,7 @@ impl Folder {
     /// As the system says.
     pub fn remove(&self) -> Result<()> {
         let Some(id) = &self.sharing else { return self.remove_all() };
-        let _lock = self.lock_if_shared()?;
+        let _lock = self.lock()?;
         let Some(record) = self.recorded() else { return Ok(()) };
         if record.containers().all(|container| container.id != *id) {
             return Ok(());
@@ -490,19 +453,32 @@ impl Folder {
 
     fn remove_all(&self) -> Result<()> {
         tmpfs::unmount(&self.path);
-        if let Some(path) = paths::host_limits(&self.path) {
-            let _ = fs::remove_file(path);
-        }
         match fs::remove_dir_all(&self.path) {
             // Busy: it is a mount point elsewhere in our mount namespace, and empty.
             Err(error)
                 if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ResourceBusy) =>
             {
-                Err(error).with_context(|| format!("cannot remove {}", self.path.display()))
+                return Err(error)
+                    .with_context(|| format!("cannot remove {}", self.path.display()));
             }
-            _ => Ok(()),
+            _ => {}
         }
+        for path in HOST_FILES.iter().filter_map(|of| of(&self.path)) {
+            let _ = fs::remove_file(path);
+        }
+        Ok(())
     }
+}
+
+/// Writes a file for the host, whole or not at all. The caller has the lock.
+fn write_for_host(path: Option<PathBuf>, text: &str) -> Result<()> {
+    let path = path.context("the folder has no root")?;
+    let parent = path.parent().context("the file has no folder")?;
+    DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+    let draft = parent.join(DRAFT);
+    fs::write(&draft, text)?;
+    fs::rename(draft, path)?;
+    Ok(())
 }
 
 fn put(path: PathBuf, bytes: &[u8], mode: u32) -> std::io::Result<PathBuf> {
@@ -542,5 +518,13 @@ fn sweep(containers: &Path) -> Vec<Folder> {
         }
         !is_abandoned
     });
+    // Their starts or removals were killed. We have the lock, so none is under way.
+    let host_folders =
+        HOST_FILES.iter().filter_map(|of| Some(of(&containers.join(DRAFT))?.parent()?.to_owned()));
+    for file in host_folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten() {
+        if !containers.join(file.file_name()).exists() {
+            let _ = fs::remove_file(file.path());
+        }
+    }
     folders
 }

@@ -267,9 +267,10 @@ mod tests {
         let listener = UnixListener::bind(paths::socket(root.path())).unwrap();
         listener.set_nonblocking(true).unwrap();
         let folder = Folder::of(root.path(), "a").unwrap();
-        fs::create_dir_all(folder.path()).unwrap();
+        let file = paths::host_record(folder.path()).unwrap();
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
         let record = serde_json::json!({ "bundle": "/b", "monitor_hangs": monitor_hangs });
-        fs::write(folder.path().join("container"), record.to_string()).unwrap();
+        fs::write(file, record.to_string()).unwrap();
         let pid = Some(std::process::id().cast_signed());
         created(root.path(), &folder, pid).unwrap();
         listener.accept().is_ok()

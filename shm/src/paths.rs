@@ -79,6 +79,14 @@ pub fn host_limits(directory: &Path) -> Option<PathBuf> {
     Some(root.join("slices").join(directory.file_name()?))
 }
 
+/// Returns the file with what `cgpu-runtime` records of the containers of this directory, which only
+/// the host sees: a container could hold it by a lease, or fill its file system.
+#[must_use]
+pub fn host_record(directory: &Path) -> Option<PathBuf> {
+    let root = directory.parent()?.parent()?;
+    Some(root.join("records").join(directory.file_name()?))
+}
+
 /// Returns the directory with a limits file for each prepared share of a GPU.
 #[must_use]
 pub fn shares(root: &Path) -> PathBuf {

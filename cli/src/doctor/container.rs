@@ -29,7 +29,7 @@ const DISABLE: &str = "CGPU_DISABLE";
 const KEEP_DEEP_BIND: &str = "CGPU_KEEP_DEEPBIND";
 
 /// A file that only `cgpu-runtime` makes in a container's folder.
-const RECORD: &str = "container";
+const SHIM: &str = "libcgpu.so";
 
 /// Checks that a process has a seccomp filter, if `cgpu-runtime` made its container. `status` is
 /// its file of that name in `/proc`.
@@ -37,7 +37,7 @@ pub(crate) fn check_seccomp(view: &View, status: &str, subject: &str, findings: 
     let is_open = status
         .lines()
         .any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "0"));
-    if is_open && view.has(Path::new(paths::RUN).join(RECORD)) {
+    if is_open && view.has(Path::new(paths::RUN).join(SHIM)) {
         findings.add(Cause::NoSeccomp, subject, "");
     }
 }

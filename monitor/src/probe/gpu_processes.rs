@@ -3,7 +3,8 @@
 //! NVML gives process ids. The container of a process is found by, in this order:
 //!
 //! 1. its control group: that of a container's first process, or one below it, where the engine
-//!    names groups after ids that are also the names of containers' directories (`cgroups.rs`);
+//!    names groups after ids of containers that are recorded, or that directories are named after
+//!    (`cgroups.rs`);
 //! 2. the directory that it sees at `/run/cgpu`: the same as a container's on the host;
 //! 3. its ancestors: the nearest that has registered a container, or is verified to be in one;
 //! 4. its PID namespace, if that is not the monitor's: the same as that of processes of one
@@ -21,6 +22,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use cgpu_client::message::Shim;
+use cgpu_client::process::Process;
 use cgpu_client::record;
 use cgpu_shm::uuid::Uuid;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2, statat};
@@ -59,6 +61,23 @@ impl ContainerIdentity {
         self.dir.file_name()?.to_str().filter(|id| is_id(id))
     }
 
+    /// Returns the containers that engines started with this directory. Those with the same shares
+    /// have one.
+    fn places(&self, own_namespace: u64) -> Vec<Place> {
+        let place = |recorded: record::Container| {
+            let own = self.id().filter(|_| recorded.id.is_empty());
+            let id = own.unwrap_or(&recorded.id).to_owned();
+            let groups = recorded.first.and_then(|first| groups_of(first, own_namespace));
+            is_id(&id).then_some(Place { id, groups })
+        };
+        let mut places: Vec<_> =
+            record::containers(&self.dir).into_iter().filter_map(place).collect();
+        if places.is_empty() {
+            places.extend(self.id().map(|id| Place { id: id.to_owned(), groups: None }));
+        }
+        places
+    }
+
     fn ids(&self) -> impl Iterator<Item = ProcessId> + '_ {
         self.registrants.iter().chain(&self.verified).chain(&self.former).copied()
     }
@@ -86,8 +105,8 @@ pub(super) struct ProcessIndex<'a> {
     directories: Vec<Option<Identity>>,
     /// The containers' known processes that live.
     known: Vec<Vec<KnownProcess>>,
-    /// The groups of the containers' first processes, read when needed; none: not known.
-    places: Vec<OnceCell<Option<Cgroups>>>,
+    /// What engines started with each directory, read when needed.
+    places: Vec<OnceCell<Vec<Place>>>,
     own_namespace: Option<Identity>,
     /// The monitor and its ancestors, which never belong to a container.
     ancestors: Vec<ProcessId>,
@@ -129,6 +148,15 @@ impl IdentifiedProcess<'_> {
         let owner = self.owner.map(|owner| owner.tenant);
         GpuProcess { id: self.id, comm: self.comm, owner, shim }
     }
+}
+
+/// A container of an engine.
+#[derive(Debug)]
+struct Place {
+    id: String,
+    /// The groups of its first process; none: it is not recorded, or not by a number of this PID
+    /// namespace.
+    groups: Option<Cgroups>,
 }
 
 /// Namespace and groups of a process that is known to belong to a container.
@@ -211,35 +239,28 @@ impl<'a> ProcessIndex<'a> {
 
     fn by_group(&self, groups: &Cgroups) -> Option<usize> {
         let named = groups.all();
-        let depth = |at: usize| {
-            let id = self.identities[at].id().filter(|id| named.contains(id))?;
-            Some((groups.depth_in(&self.place(at)?.named_after(id))?, at))
+        let all = (0..self.identities.len()).filter(|at| {
+            let own = self.identities[*at].id();
+            own.is_none_or(|id| named.contains(id))
+        });
+        let of_names = all.flat_map(|at| self.places(at).iter().map(move |place| (at, place)));
+        let candidates: Vec<_> =
+            of_names.filter(|(_, place)| named.contains(place.id.as_str())).collect();
+        let depth = |(at, place): &(usize, &Place)| {
+            Some((groups.depth_in(&place.groups.as_ref()?.named_after(&place.id))?, *at))
         };
-        let innermost = (0..self.identities.len()).filter_map(depth).max();
-        if let Some((_, at)) = innermost {
+        if let Some((_, at)) = candidates.iter().filter_map(depth).max() {
             return Some(at);
         }
-        let is_known = |id: &str| {
-            let is_it =
-                |at: usize| self.identities[at].id() == Some(id) && self.place(at).is_none();
-            (0..self.identities.len()).any(is_it)
-        };
-        let own = groups.outermost(is_known);
-        self.only(|at| self.identities[at].id().is_some_and(|id| own.contains(id)))
+        let unplaced = candidates.iter().filter(|(_, place)| place.groups.is_none());
+        let unplaced: BTreeSet<_> = unplaced.map(|(_, place)| place.id.as_str()).collect();
+        let own = groups.outermost(|id| unplaced.contains(id));
+        self.only(|at| candidates.iter().any(|(of, it)| *of == at && own.contains(it.id.as_str())))
     }
 
-    /// Returns the groups of a container's first process; none: it is not recorded, or not by a
-    /// number of this PID namespace.
-    fn place(&self, at: usize) -> Option<&Cgroups> {
-        let read = || {
-            let first = record::first_process(&self.identities[at].dir)?;
-            let own = self.own_namespace.map_or(0, |(_, inode)| inode);
-            let pid = first.pid.cast_unsigned();
-            let groups = Cgroups::of(pid).filter(|_| [0, own].contains(&first.namespace))?;
-            // Checked last, so that the groups are of this process.
-            ProcessId { pid, start_time: first.started }.lives().then_some(groups)
-        };
-        self.places[at].get_or_init(read).as_ref()
+    fn places(&self, at: usize) -> &[Place] {
+        let own_namespace = self.own_namespace.map_or(0, |(_, inode)| inode);
+        self.places[at].get_or_init(|| self.identities[at].places(own_namespace))
     }
 
     fn by_directory(&self, pid: u32) -> Option<usize> {
@@ -281,6 +302,15 @@ fn run_directory(pid: u32) -> Option<(Identity, Option<Identity>)> {
     let about = fstat(&directory).ok()?;
     let file = statat(&directory, "use", rustix::fs::AtFlags::SYMLINK_NOFOLLOW).ok();
     Some(((about.st_dev, about.st_ino), file.map(|file| (file.st_dev, file.st_ino))))
+}
+
+/// Returns the groups of a container's first process; none: it has exited, or has a number of
+/// another PID namespace.
+fn groups_of(first: Process, own_namespace: u64) -> Option<Cgroups> {
+    let groups =
+        Cgroups::of(first.pid).filter(|_| [0, own_namespace].contains(&first.namespace))?;
+    // Checked last, so that the groups are of this process.
+    ProcessId { pid, start_time: first.started }.lives().then_some(groups)
 }
 
 fn pid_namespace(pid: u32) -> Option<Identity> {

@@ -1,5 +1,7 @@
 //! Folders of containers: room, records, and what is left behind.
 
+use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -225,36 +227,69 @@ fn folder_of_shares_is_left_behind_when_all_of_its_containers_have_ended() {
     assert!(again.exists() && !first.0.own().exists() && !second.0.own().exists());
 }
 
-/// An engine in a container sees the limits of the host's containers, and not their mounts.
+/// An engine in a container sees the host's files of a container, and not those in its mount.
 #[test]
-fn folder_with_limits_only_counts_against_the_gpu() {
+fn container_in_a_mount_that_is_not_seen_counts_against_the_gpu() {
     let root = root();
-    make(root.path(), "a", 8000).unwrap().remove().unwrap();
-    let hosts = Folder::of(root.path(), "hosts").unwrap();
-    fs::create_dir(&hosts.path).unwrap();
-    let limits = Limits { gpus: vec![(GPU, Bytes(8000 << 20))], ..Limits::default() };
-    hosts.put(LIMITS, limits.to_text().unwrap().as_bytes(), 0o644).unwrap();
+    let hosts = make(root.path(), "hosts", 8000).unwrap();
+    let bundle = hosts.recorded().unwrap().container.bundle;
+    tmpfs::unmount(hosts.path());
+    let _ = fs::remove_file(hosts.path.join("use"));
     let refused = make(root.path(), "b", 8000).unwrap_err().to_string();
     assert!(refused.contains("8000 MiB are given to 1 containers"), "{refused}");
-    let bundle = root.path().join("bundle");
-    hosts.put(BELOW, bundle.as_os_str().as_bytes(), 0o644).unwrap();
     assert_eq!(hosts.is_in_the_way(&bundle, own_namespace()), !tmpfs::mounts_for_host());
     // It may still be being made.
     assert!(!hosts.is_abandoned());
-    let old = SystemTime::now() - 2 * START_TIMEOUT;
-    File::options().write(true).open(hosts.path.join(LIMITS)).unwrap().set_modified(old).unwrap();
-    assert_eq!(hosts.is_abandoned(), tmpfs::mounts_for_host());
-    // Its engine has not deleted it: only the mount has gone.
-    fs::create_dir(&bundle).unwrap();
-    fs::write(bundle.join("config.json"), "{}").unwrap();
-    assert!(!hosts.is_abandoned());
+    // Its engine has deleted it.
     fs::remove_dir_all(&bundle).unwrap();
-    // A folder that another program made has other files.
-    hosts.put("environment", b"", 0o644).unwrap();
-    assert!(!hosts.is_abandoned());
-    fs::remove_file(hosts.path.join("environment")).unwrap();
-    fs::remove_file(hosts.path.join(BELOW)).unwrap();
-    assert!(!hosts.is_abandoned());
+    assert_eq!(hosts.is_abandoned(), tmpfs::mounts_for_host());
+}
+
+/// Every start writes a record, under the lock of all. Root in a container may hold the files that
+/// it sees, and fill their file system.
+#[test]
+fn what_a_container_holds_or_fills_keeps_no_record_from_being_written() {
+    let root = root();
+    let [one, two] = ["one", "two"].map(|id| make_of_shares(root.path(), id, 10, &["a"]).unwrap());
+    let mut held = Vec::new();
+    for entry in fs::read_dir(one.path()).unwrap().flatten() {
+        if entry.file_type().unwrap().is_file() {
+            let file = File::open(entry.path()).unwrap();
+            const F_SETSIG: i32 = 10;
+            // The signal of a broken lease would end the process.
+            for (command, argument) in [(F_SETSIG, libc::SIGURG), (libc::F_SETLEASE, libc::F_RDLCK)]
+            {
+                // SAFETY: neither command takes a pointer.
+                let done = unsafe { libc::fcntl(file.as_raw_fd(), command, argument) };
+                assert_eq!(done, 0, "{}", entry.path().display());
+            }
+            held.push(file);
+        }
+    }
+    if tmpfs::is_mounted(one.path()) {
+        let mut filling = File::create(one.path().join("filling")).unwrap();
+        io::copy(&mut io::repeat(1), &mut filling).unwrap_err();
+    }
+    let (sender, recorded) = mpsc::channel();
+    std::thread::spawn(move || {
+        two.record_first_process(std::process::id().cast_signed()).unwrap();
+        sender.send(two.recorded().unwrap().containers().filter(|it| it.first.is_some()).count())
+    });
+    assert_eq!(recorded.recv_timeout(Duration::from_secs(20)), Ok(1));
+    make(root.path(), "neighbour", 10).unwrap();
+}
+
+/// A start or a removal that is killed leaves files without a folder.
+#[test]
+fn files_without_a_folder_are_removed() {
+    let root = root();
+    let gone = make(root.path(), "gone", 10000).unwrap();
+    tmpfs::unmount(gone.path());
+    fs::remove_dir_all(gone.path()).unwrap();
+    make(root.path(), "next", 10000).unwrap().remove().unwrap();
+    for folder in ["records", "slices"] {
+        assert_eq!(fs::read_dir(root.path().join(folder)).unwrap().count(), 0, "{folder}");
+    }
 }
 
 /// A container can hold its own copies so that they cannot be opened.

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hold BYTES [SECONDS] - allocates BYTES (K, M, G), prints {"held": BYTES, "pid": PID} on one line,
- * and keeps them until standard input ends, SECONDS (default 60) have passed, or it is killed.
+ * hold BYTES [SECONDS [ROOT]] - allocates BYTES (K, M, G), prints {"held": BYTES, "pid": PID} on one
+ * line, and keeps them until standard input ends, SECONDS (default 60) have passed, or it is killed.
+ * Before it prints, it makes the folder ROOT its root.
  * Exits 0 after freeing, 4 if the allocation is refused.
  */
 #include "driver.h"
@@ -10,7 +11,7 @@
 
 int main(int argc, char **argv) {
     if (argc < 2) {
-        fprintf(stderr, "usage: hold BYTES [SECONDS]\n");
+        fprintf(stderr, "usage: hold BYTES [SECONDS [ROOT]]\n");
         return 2;
     }
     size_t bytes = parse_bytes(argv[1]);
@@ -22,6 +23,10 @@ int main(int argc, char **argv) {
     if (result != CUDA_SUCCESS) {
         printf("{\"held\": 0, \"error\": %d}\n", result);
         return 4;
+    }
+    if (argc > 3 && (chroot(argv[3]) != 0 || chdir("/") != 0)) {
+        perror(argv[3]);
+        return 1;
     }
     printf("{\"held\": %zu, \"pid\": %d}\n", bytes, (int)getpid());
     fflush(stdout);

@@ -305,7 +305,7 @@ mod steps {
         let Some(engine) = contained(&inside, true) else { return };
         let engine = Child::start_for(engine, std::time::Duration::from_secs(120));
         fixture.eventually("it runs", || {
-            let record = fs::read_to_string(oci.folder("idle").join("container")).ok()?;
+            let record = fs::read_to_string(fixture.root().join("records/idle")).ok()?;
             record.contains("\"first\":{").then_some(())
         });
         let again = || {

@@ -64,14 +64,21 @@ fn sizes(container: &OciContainer<'_>, arguments: &[&str]) -> Vec<u64> {
     outcome.stdout.lines().map(|line| total(line) / MIB).collect()
 }
 
-fn folders(fixture: &Fixture) -> Vec<String> {
-    let found = fs::read_dir(fixture.root().join("containers")).into_iter().flatten().flatten();
+fn names(folder: &Path) -> Vec<String> {
+    let found = fs::read_dir(folder).into_iter().flatten().flatten();
     found.map(|one| one.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Waits until no folder and no mount of the containers is left on this host.
+fn folders(fixture: &Fixture) -> Vec<String> {
+    names(&fixture.root().join("containers"))
+}
+
+/// Waits until no folder, file and mount of the containers is left on this host.
 fn is_clean(fixture: &Fixture) {
     fixture.wait_until_none("folders", || folders(fixture));
+    for files in ["records", "slices"] {
+        fixture.wait_until_none(files, || names(&fixture.root().join(files)));
+    }
     let root = fixture.root().to_string_lossy().into_owned();
     fixture.wait_until_none("mounts", || mounts_below(&root));
 }

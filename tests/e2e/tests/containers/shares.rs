@@ -1,10 +1,13 @@
 //! Containers with shares of GPUs, as a DRA driver prepares them.
 
+use cgpu_e2e::skip;
+
 use super::*;
 
 with_each_runtime! {
     shares_of_claims_are_slices
     containers_with_one_share_have_one_limit
+    process_without_run_cgpu_belongs_to_its_container
     share_that_is_not_prepared_starts_no_container
 }
 
@@ -110,6 +113,48 @@ mod steps {
         assert_eq!(sizes(&three, &["env", "-i", "/bin/meminfo"]), [4000]);
         two.delete();
         three.delete();
+        is_clean(&fixture);
+    }
+
+    /// The folder has the name of a share. The engine's ids are in its record, which a monitor that
+    /// starts later reads, too.
+    pub(crate) fn process_without_run_cgpu_belongs_to_its_container(test: &str, runtime: Runtime) {
+        let fixture = Fixture::new(T4);
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
+        let hierarchies = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].map(Path::new);
+        if !hierarchies.iter().any(|hierarchy| hierarchy.join("cgroup.procs").exists()) {
+            return skip(test, "control-groups", "no control groups are mounted");
+        }
+        let host = fixture.path("").file_name().expect("a name").to_string_lossy().into_owned();
+        prepare_share(&fixture, "u-0", &uuids(&fixture, T4)[0], 4000, 1);
+        let ids = ["a1", "b2"].map(|digits| digits.repeat(32));
+        let containers = ids.each_ref().map(|id| {
+            let bundle = bundle_of_shares(&fixture, &oci, id, &[], &["u-0"]);
+            add_foreign_loader(&bundle.join("rootfs"));
+            fs::create_dir(bundle.join("rootfs/empty")).expect("a folder");
+            change(&bundle, |config| {
+                config["linux"]["cgroupsPath"] = format!("/{host}/docker/{id}").into();
+                for kind in ["bounding", "effective", "permitted"] {
+                    let list = config["process"]["capabilities"][kind].as_array_mut();
+                    list.expect("capabilities").push("CAP_SYS_CHROOT".into());
+                }
+            });
+            oci.start_bare(id, &bundle)
+        });
+        let holders = containers.each_ref().map(|container| {
+            let hold = ["/opt/loader", "/bin/hold", "1G", "240", "/empty"];
+            let mut holder = container.spawn(&hold);
+            holder.line();
+            holder
+        });
+        let _monitor = Monitor::start(&fixture);
+        fixture.eventually("both belong to it", || {
+            let all = fixture.smi()["findings"].as_array().cloned().unwrap_or_default();
+            let is_ours = |one: &&Value| one["cause"] == "unshimmed" && one["container"] == "u-0";
+            (all.iter().filter(is_ours).count() == 2).then_some(())
+        });
+        drop(holders);
+        containers.into_iter().for_each(|container| container.delete());
         is_clean(&fixture);
     }
 
