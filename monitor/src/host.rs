@@ -22,6 +22,7 @@ mod file_workers;
 mod findings;
 mod gpus;
 mod housekeeping;
+mod leased_file;
 mod lock_queries;
 mod memory;
 mod mps;

@@ -119,6 +119,12 @@ impl Error {
         Self { path: path.to_path_buf(), fault }
     }
 
+    /// Whether another process has a lease on the file, so that it was not opened.
+    #[must_use]
+    pub fn is_leased(&self) -> bool {
+        matches!(&self.fault, Fault::System(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
     /// Whether another directory may work: the file does not exist here and cannot be created here.
     #[must_use]
     pub fn is_elsewhere(&self) -> bool {

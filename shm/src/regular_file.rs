@@ -43,12 +43,32 @@ pub fn read_to_string(path: &Path) -> io::Result<String> {
     io::read_to_string(open(path)?)
 }
 
-/// As [`open`], with these options and flags.
-pub(crate) fn open_with(path: &Path, options: &mut OpenOptions, flags: i32) -> io::Result<File> {
+/// As [`open_no_follow`], for writing, and waits while another process has a lease on the file: for
+/// `/proc/sys/fs/lease-break-time` at most. From the start of the call on no lease can be taken.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_leased(path: &Path) -> io::Result<File> {
+    let place = place(path, libc::O_NOFOLLOW)?;
+    OpenOptions::new().write(true).open(again(&place))
+}
+
+fn place(path: &Path, flags: i32) -> io::Result<File> {
     let place = OpenOptions::new().read(true).custom_flags(flags | libc::O_PATH).open(path)?;
     check(&place)?;
+    Ok(place)
+}
+
+/// Returns the path by which exactly this file can be opened again.
+fn again(place: &File) -> String {
+    format!("/proc/self/fd/{}", place.as_raw_fd())
+}
+
+/// As [`open`], with these options and flags.
+pub(crate) fn open_with(path: &Path, options: &mut OpenOptions, flags: i32) -> io::Result<File> {
+    let place = place(path, flags)?;
     options.custom_flags(flags & !libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    match options.open(format!("/proc/self/fd/{}", place.as_raw_fd())) {
+    match options.open(again(&place)) {
         // No /proc is mounted here. Another file may be at the path by now.
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let file = options.custom_flags(flags | libc::O_NONBLOCK).open(path)?;
@@ -124,6 +144,19 @@ mod tests {
         assert_eq!(open(&place("missing")).unwrap_err().kind(), ErrorKind::NotFound);
     }
 
+    /// Takes a lease of this kind, or gives it up.
+    fn lease(file: &File, kind: i32) -> i32 {
+        const F_SETSIG: i32 = 10;
+        // The signal of a broken lease would end the process.
+        for (command, argument) in [(F_SETSIG, libc::SIGURG), (libc::F_SETLEASE, kind)] {
+            // SAFETY: neither command takes a pointer.
+            if unsafe { libc::fcntl(file.as_raw_fd(), command, argument) } != 0 {
+                return io::Error::last_os_error().raw_os_error().unwrap_or(-1);
+            }
+        }
+        0
+    }
+
     /// Root in a container can hold its files so, for 45 s each time.
     #[test]
     fn file_with_a_lease_is_not_waited_for() {
@@ -131,15 +164,38 @@ mod tests {
         let path = folder.path().join("file");
         fs::write(&path, "text").unwrap();
         let held = File::open(&path).unwrap();
-        const F_SETSIG: i32 = 10;
-        // The signal of a broken lease would end the process.
-        for (command, argument) in [(F_SETSIG, libc::SIGURG), (libc::F_SETLEASE, libc::F_WRLCK)] {
-            // SAFETY: neither command takes a pointer.
-            assert_eq!(unsafe { libc::fcntl(held.as_raw_fd(), command, argument) }, 0);
-        }
+        assert_eq!(lease(&held, libc::F_WRLCK), 0);
         assert_eq!(open(&path).unwrap_err().kind(), ErrorKind::WouldBlock);
         assert_eq!(open_no_follow(&path).unwrap_err().kind(), ErrorKind::WouldBlock);
         drop(held);
         assert!(open(&path).is_ok());
+    }
+
+    /// It answers each request to give up the lease by taking another one.
+    #[test]
+    fn file_that_is_leased_again_and_again_can_be_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "text").unwrap();
+        let held = File::open(&path).unwrap();
+        assert_eq!(lease(&held, libc::F_RDLCK), 0);
+        let write = || open_with(&path, OpenOptions::new().write(true), libc::O_NOFOLLOW);
+        std::thread::scope(|scope| {
+            let opened = scope.spawn(|| open_leased(&path));
+            loop {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                let again = lease(&held, libc::F_UNLCK) + lease(&held, libc::F_RDLCK);
+                if opened.is_finished() {
+                    break;
+                }
+                assert!(again == 0 || again == libc::EAGAIN, "{again}");
+            }
+            let opened = opened.join().unwrap().unwrap();
+            assert_eq!(lease(&held, libc::F_RDLCK), libc::EAGAIN, "it is open for writing");
+            assert!(write().is_ok());
+            drop(opened);
+        });
+        assert_eq!(lease(&held, libc::F_RDLCK), 0);
+        assert_eq!(write().unwrap_err().kind(), ErrorKind::WouldBlock);
     }
 }

@@ -23,6 +23,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::counters::Counters;
 use super::doorbell::Doorbell;
 use super::file_workers::{FileOutcome, FileRequest, FileResult, FileTask, FileWorkers, Opened};
+use super::leased_file::LeasedFile;
 use super::lock_queries::{LockQueries, Round};
 use super::region::Region;
 use crate::memory::exported::ExportedMemory;
@@ -123,6 +124,8 @@ pub(crate) struct Container {
     /// The last one that opened a doorbell. There is one at a time, because the container decides
     /// when it ends.
     doorbell_thread: Option<JoinHandle<()>>,
+    /// The file that it holds by a lease, until its region is open.
+    leased: Option<LeasedFile>,
     /// Whether it arrived while the monitor ran.
     pub(crate) is_fresh: bool,
     /// Whether it may allocate nothing, because it exceeds its limit.
@@ -168,6 +171,7 @@ impl Container {
             counters: Counters::default(),
             doorbell: Doorbell::default(),
             doorbell_thread: None,
+            leased: None,
             is_fresh: false,
             is_blocked: false,
             page_limits: BTreeMap::new(),
@@ -256,6 +260,10 @@ impl Container {
                         self.faults.remove("region");
                     }
                     Err(error) => {
+                        if error.is_leased() && self.leased.as_ref().is_none_or(LeasedFile::is_over)
+                        {
+                            self.leased = LeasedFile::open(&error.path);
+                        }
                         self.faults.insert("region", error.to_string());
                     }
                 }
@@ -274,6 +282,7 @@ impl Container {
 
     fn take_region(&mut self, opened: Opened) {
         self.faults.remove("region");
+        self.leased = None;
         self.draining.clear();
         self.host_ids.clear();
         self.exits.clear();

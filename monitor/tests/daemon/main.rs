@@ -5,6 +5,7 @@ mod configuration;
 mod fake_container;
 mod floods;
 mod layout;
+mod lease;
 mod library;
 mod metrics;
 mod monitor;

@@ -13,6 +13,7 @@ use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::floods::{self, Writer};
+use super::lease::Lease;
 use super::slow_page::SlowPage;
 use super::*;
 
@@ -485,4 +486,20 @@ fn doorbells_that_cannot_be_opened_cost_other_containers_nothing() {
         assert!(faults.is_empty(), "{faults:?}, {threads} threads");
         assert!(threads < 32, "{threads} threads for 6 doorbells");
     });
+}
+
+/// While no monitor has the page open, root in a container can lease it. Without turns its gates
+/// would stay open, and it would compute beside its neighbours' turns.
+#[test]
+fn container_that_leases_its_page_gets_its_turns() {
+    let fixture = Fixture::new();
+    let hostile = fixture.container("hostile");
+    let lease = Lease::take(&hostile.join("grant")).unwrap();
+    let monitor = Monitor::start(fixture.root());
+    let faults = || find(&status(&monitor), "hostile").faults.clone();
+    eventually("the container", || !status(&monitor).containers.is_empty());
+    eventually("its region", || faults().is_empty());
+    let _process = Process::start(&hostile, 1, Bytes::ZERO);
+    eventually("its turns", || !find(&status(&monitor), "hostile").gpus.is_empty());
+    drop(lease);
 }
