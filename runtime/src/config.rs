@@ -6,6 +6,8 @@
 //! root = "/run/cgpu"                     # the monitor's root
 //! sim = "T4:15109"                       # simulated GPUs, for a host without GPUs
 //! ld_preload = true                      # start images whose loader supports LD_PRELOAD only
+//! max_weight = 5                         # the greatest weight that a container may request
+//! high_priority = false                  # containers get no high priority
 //! ```
 
 use std::fs;
@@ -13,11 +15,13 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use cgpu_shm::limits::{Limits, MAX_WEIGHT};
 use cgpu_shm::paths;
 use cgpu_sim::gpu::GpuSpec;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::plan::Refusal;
 use crate::{files, handover};
 
 /// The default path of the configuration.
@@ -35,6 +39,8 @@ struct File {
     root: Option<PathBuf>,
     sim: Option<Spanned<String>>,
     ld_preload: bool,
+    max_weight: Option<Spanned<u32>>,
+    high_priority: Option<bool>,
 }
 
 impl File {
@@ -64,6 +70,12 @@ impl File {
             let why = format!("there is no file {}", shim.get_ref().display());
             return Err(invalid(shim.span().start, "shim", why));
         }
+        if let Some(weight) =
+            file.max_weight.as_ref().filter(|weight| !(1..=MAX_WEIGHT).contains(weight.get_ref()))
+        {
+            let why = format!("expected 1 to {MAX_WEIGHT}, found {}", weight.get_ref());
+            return Err(invalid(weight.span().start, "max_weight", why));
+        }
         Ok(file)
     }
 }
@@ -73,7 +85,7 @@ fn explained(line: &str, message: &str) -> String {
     let (key, value) = line.split_once('=').unwrap_or((line, ""));
     let (key, value) = (key.trim_matches([' ', '\t', '[', ']']), value.trim());
     match key {
-        "ld_preload" if !["true", "false"].contains(&value) => {
+        "ld_preload" | "high_priority" if !["true", "false"].contains(&value) => {
             format!("{key}: expected true or false")
         }
         "runtime" | "shim" | "root" | "sim" if !value.starts_with(['"', '\'']) => {
@@ -103,13 +115,25 @@ pub struct Config {
     /// Starts images whose loader reads no preload file with a variable, which their programs may
     /// unset.
     pub ld_preload: bool,
+    /// The greatest weight that a container may request by a variable.
+    max_weight: u32,
+    /// Whether containers may request high priority.
+    high_priority: bool,
     shim: Option<PathBuf>,
 }
 
 impl Default for Config {
     /// Returns the defaults for root.
     fn default() -> Self {
-        Self { runtime: None, root: paths::RUN.into(), sim: None, ld_preload: false, shim: None }
+        Self {
+            runtime: None,
+            root: paths::RUN.into(),
+            sim: None,
+            ld_preload: false,
+            max_weight: MAX_WEIGHT,
+            high_priority: true,
+            shim: None,
+        }
     }
 }
 
@@ -140,8 +164,32 @@ impl Config {
             root: std::path::absolute(root)?,
             sim: file.sim.map(Spanned::into_inner),
             ld_preload: file.ld_preload,
+            max_weight: file.max_weight.map_or(MAX_WEIGHT, Spanned::into_inner),
+            high_priority: file.high_priority.unwrap_or(true),
             shim: file.shim.map(Spanned::into_inner),
         })
+    }
+
+    /// Checks what a container requests for itself at the cost of others. The weight of a `share` is
+    /// counted by the scheduler.
+    ///
+    /// # Errors
+    /// This host does not allow it.
+    pub fn permit(&self, limits: &Limits, share: bool) -> Result<(), Refusal> {
+        let (weight, max) = (limits.weight, self.max_weight);
+        if !share && weight > max {
+            return Err(Refusal(format!(
+                "ALIYUN_COM_GPU_SCHD_WEIGHT is {weight}, and a container may have {max} here at \
+                 most (max_weight in {PATH}): lower it"
+            )));
+        }
+        if limits.high_priority && !self.high_priority {
+            return Err(Refusal(format!(
+                "high priority is requested, and no container has it here (high_priority in \
+                 {PATH}): unset ALIYUN_COM_GPU_HIGH_PRIO, or leave highPriority out of the claim"
+            )));
+        }
+        Ok(())
     }
 
     /// Returns what containers without a slice need of a file that is invalid: the next runtime,
@@ -306,9 +354,29 @@ mod tests {
             ("[runtime]\nsim = 'T4'", "line 1: runtime: expected text in quotes"),
             ("shim = '/nowhere.so'", "line 1: shim: there is no file /nowhere.so"),
             ("ld_preload = yes", "line 1: ld_preload: expected true or false"),
+            ("high_priority = 0", "line 1: high_priority: expected true or false"),
+            ("\nmax_weight = 26", "line 2: max_weight: expected 1 to 25, found 26"),
         ] {
             let wrong = format!("{:#}", load(text).unwrap_err());
             assert!(wrong.contains(&format!("runtime.toml, {why}")), "{text}: {wrong}");
+        }
+    }
+
+    #[test]
+    fn weight_and_priority_are_those_that_the_host_allows() {
+        let host = load("max_weight = 5\nhigh_priority = false").unwrap();
+        let limits = |weight, high_priority| Limits { weight, high_priority, ..Limits::default() };
+        for (limits, share, why) in [
+            (limits(5, false), false, None),
+            (limits(6, false), false, Some("SCHD_WEIGHT is 6, and a container may have 5 here")),
+            (limits(6, false), true, None),
+            (limits(1, true), false, Some("no container has it here")),
+            (limits(1, true), true, Some("no container has it here")),
+        ] {
+            let refused = host.permit(&limits, share).err().map(|refusal| refusal.to_string());
+            assert_eq!(refused.is_some(), why.is_some(), "{refused:?}");
+            assert!(refused.unwrap_or_default().contains(why.unwrap_or_default()));
+            assert!(load("").unwrap().permit(&limits, share).is_ok());
         }
     }
 

@@ -222,6 +222,7 @@ impl Slice {
     fn planned(start: &Start<'_>, planned: Planned, shares: &[String]) -> Result<Self> {
         let Start { bundle, configuration, config, id, .. } = *start;
         let Planned { limits, gpus, overcommit, monitor_hangs } = planned;
+        config.permit(&limits, !shares.is_empty())?;
         let shim = config.shim()?;
         let root =
             bundle.root(configuration).context("config.json of the container has no root")?;
