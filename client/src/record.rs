@@ -58,8 +58,7 @@ impl Record {
             let age = || record()?.modified().ok()?.elapsed().ok();
             age().is_none_or(|age| age <= START_TIMEOUT)
         };
-        self.containers().any(|one| one.first.map_or_else(is_new, Process::is_alive))
-            || has_live_slot(dir)
+        self.containers().any(|one| one.first.is_none() && is_new() || may_run(one.first, dir))
     }
 }
 
@@ -126,6 +125,16 @@ fn host_limits(dir: &Path) -> io::Result<Limits> {
         |why: String| io::Error::new(ErrorKind::InvalidData, format!("{}: {why}", path.display()));
     let text = regular_file::read_to_string(&path).map_err(|error| invalid(error.to_string()))?;
     text.parse().map_err(|refused| invalid(format!("{refused}")))
+}
+
+/// Whether a container may run, by its first process. A process may hold a lock of the region for
+/// another container, so locks count only where the first process does not decide.
+#[must_use]
+pub fn may_run(first: Option<Process>, dir: &Path) -> bool {
+    match first {
+        Some(first) if !first.is_elsewhere() => first.is_alive(),
+        first => first.is_some_and(Process::is_alive) || has_live_slot(dir),
+    }
 }
 
 /// Whether a process may have the region in this directory open.

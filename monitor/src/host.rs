@@ -12,6 +12,7 @@ use cgpu_shm::units::{Nanos, SlotIndex};
 
 mod arrivals;
 pub(crate) mod capacity;
+mod closed_page;
 pub(crate) mod container;
 mod counters;
 pub(crate) mod device_list;

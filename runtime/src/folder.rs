@@ -31,7 +31,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use cgpu_client::process::{INITIAL, Process, own_namespace};
-use cgpu_client::record::{START_TIMEOUT, has_live_slot};
+use cgpu_client::record::{START_TIMEOUT, has_live_slot, may_run};
 use cgpu_shm::limits::Limits;
 use cgpu_shm::paths;
 use cgpu_shm::preamble::Kind;
@@ -376,9 +376,11 @@ impl Folder {
     /// Whether a process of the container may be alive.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        let is_running = |container: &Container| container.first.is_some_and(Process::is_alive);
-        self.recorded().is_some_and(|record| record.containers().any(is_running))
-            || has_live_slot(&self.path)
+        let may_run = |container: &Container| may_run(container.first, &self.path);
+        self.recorded().map_or_else(
+            || has_live_slot(&self.path),
+            |record| record.containers().any(may_run),
+        )
     }
 
     /// Takes the lock of all starts: a record has one writer at a time.

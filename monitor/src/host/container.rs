@@ -22,6 +22,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::counters::Counters;
 use super::doorbell::Doorbell;
+use super::closed_page::ClosedPage;
 use super::file_workers::{FileOutcome, FileRequest, FileResult, FileTask, FileWorkers, Opened};
 use super::leased_file::LeasedFile;
 use super::lock_queries::{LockQueries, Round};
@@ -126,6 +127,8 @@ pub(crate) struct Container {
     doorbell_thread: Option<JoinHandle<()>>,
     /// The file that it holds by a lease, until its region is open.
     leased: Option<LeasedFile>,
+    /// Its page while its region cannot be opened.
+    pub(super) closed: Option<ClosedPage>,
     /// Whether it arrived while the monitor ran.
     pub(crate) is_fresh: bool,
     /// Whether it may allocate nothing, because it exceeds its limit.
@@ -172,6 +175,7 @@ impl Container {
             doorbell: Doorbell::default(),
             doorbell_thread: None,
             leased: None,
+            closed: None,
             is_fresh: false,
             is_blocked: false,
             page_limits: BTreeMap::new(),
@@ -204,7 +208,7 @@ impl Container {
                     processes,
                 }
             }
-            (None, None) => FileTask::Open { monitor },
+            (None, None) => FileTask::Open { monitor, is_closed: self.closed.is_some() },
         };
         Some(FileRequest { tenant: self.tenant, dir: self.dir.clone(), task })
     }
@@ -256,15 +260,18 @@ impl Container {
                         found.region = true;
                     }
                     // A region that does not exist yet is no fault.
-                    Err(Error { fault: Fault::Missing, .. }) => {
+                    Err((Error { fault: Fault::Missing, .. }, _)) => {
+                        self.closed = None;
                         self.faults.remove("region");
                     }
-                    Err(error) => {
+                    Err((error, closed)) => {
+                        self.closed = self.closed.take().or(closed);
                         if error.is_leased() && self.leased.as_ref().is_none_or(LeasedFile::is_over)
                         {
                             self.leased = LeasedFile::open(&error.path);
                         }
-                        self.faults.insert("region", error.to_string());
+                        let effect = self.closed.as_ref().map_or("", |_| ": it gets no compute");
+                        self.faults.insert("region", format!("{error}{effect}"));
                     }
                 }
             }
@@ -283,6 +290,7 @@ impl Container {
     fn take_region(&mut self, opened: Opened) {
         self.faults.remove("region");
         self.leased = None;
+        self.closed = None;
         self.draining.clear();
         self.host_ids.clear();
         self.exits.clear();

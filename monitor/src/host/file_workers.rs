@@ -19,13 +19,14 @@ use std::time::Duration;
 use cgpu_client::record::{self, read_text};
 use cgpu_scheduler::TenantId;
 use cgpu_shm::clock::thread_cpu;
-use cgpu_shm::file::Error;
+use cgpu_shm::file::{Error, Fault};
 use cgpu_shm::limits::Limits;
 use cgpu_shm::liveness::Liveness;
 use cgpu_shm::units::{Nanos, SlotIndex};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::closed_page::ClosedPage;
 use super::container::read_limits;
 use super::doorbell_pipe::{DoorbellPipe, ReadPipe, read_pipe};
 use super::lock_queries::{Process, Round};
@@ -50,8 +51,9 @@ pub(crate) struct FileRequest {
 pub(super) enum FileTask {
     /// Close a region that was replaced or whose container is gone.
     Close(Box<Region>),
-    /// Open the region in the directory, for the monitor with this identity.
-    Open { monitor: u64 },
+    /// Open the region in the directory, for the monitor with this identity. `is_closed`: its page
+    /// is closed already.
+    Open { monitor: u64, is_closed: bool },
     /// Query the locks of these processes in the file with this identity. `has_new`: some processes
     /// are queried for the first time.
     Query { locks: Arc<OwnedFd>, file: (u64, u64), processes: Vec<Process>, has_new: bool },
@@ -70,7 +72,8 @@ pub(super) struct FileResult {
 #[derive(Debug)]
 pub(super) enum FileOutcome {
     Closed,
-    Opened(Result<Box<Opened>, Error>),
+    /// Where the region cannot be opened, its page is closed, if that can be opened.
+    Opened(Result<Box<Opened>, (Error, Option<ClosedPage>)>),
     /// The identity of the file that was queried, and the answers.
     Queried((u64, u64), Round),
 }
@@ -97,7 +100,7 @@ impl FileRequest {
                 let (outcome, used) = (FileOutcome::Closed, thread_cpu() - start);
                 FileResult { tenant, refusal, outcome, used }
             }
-            FileTask::Open { monitor } => {
+            FileTask::Open { monitor, is_closed } => {
                 // The program that created the files may have written the limits, too.
                 let opened = Region::open(&dir, monitor).map(|region| {
                     Box::new(Opened {
@@ -105,6 +108,11 @@ impl FileRequest {
                         limits: read_limits(&dir),
                         image: record::image(&dir),
                     })
+                });
+                let opened = opened.map_err(|error| {
+                    let is_made = !matches!(error.fault, Fault::Missing);
+                    let page = (is_made && !is_closed).then(|| ClosedPage::open(&dir, monitor));
+                    (error, page.and_then(Result::ok))
                 });
                 let outcome = FileOutcome::Opened(opened);
                 FileResult { tenant, refusal, outcome, used: thread_cpu() - start }

@@ -204,6 +204,9 @@ impl Turns<'_> {
         let capacities: Vec<Capacity> =
             self.devices.iter().map(|device| Capacity::on(device, self.containers)).collect();
         for container in self.containers.values() {
+            if let Some(page) = &container.closed {
+                page.beat();
+            }
             let Some(region) = &container.region else { continue };
             region.beat();
             for (device, capacity) in self.devices.iter().zip(&capacities) {

@@ -64,7 +64,9 @@ fn value(text: &str, sample: &str) -> Option<f64> {
 fn metrics_match_the_status() {
     let fixture = Fixture::new();
     let dir = fixture.container("trainer");
-    std::fs::write(dir.join("container"), r#"{"bundle":"/b","image":"local/cuda:1"}"#).unwrap();
+    let record = cgpu_shm::paths::host_record(&dir).unwrap();
+    std::fs::create_dir_all(record.parent().unwrap()).unwrap();
+    std::fs::write(record, r#"{"bundle":"/b","image":"local/cuda:1"}"#).unwrap();
     let (monitor, at) = monitor(&fixture, "metrics_hami = true\n");
     let process = Process::start(&dir, 1, Bytes::from_mib(8000));
     process.cell().held.store(1000, Relaxed);

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use cgpu_shm::units::SlotIndex;
+use cgpu_shm::units::{DeviceIndex, SlotIndex};
 use rustix::fs::{Gid, Uid};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit, Signal, kill_process, prlimit};
@@ -502,4 +502,34 @@ fn container_that_leases_its_page_gets_its_turns() {
     let _process = Process::start(&hostile, 1, Bytes::ZERO);
     eventually("its turns", || !find(&status(&monitor), "hostile").gpus.is_empty());
     drop(lease);
+}
+
+/// Its programs do not read the header again, and no monitor that starts later could give turns.
+#[test]
+fn container_that_corrupts_its_header_gets_no_compute_of_a_later_monitor() {
+    let fixture = Fixture::new();
+    let hostile = fixture.container("hostile");
+    let process = Process::start(&hostile, 1, Bytes::ZERO);
+    let file = fs::File::options().read(true).write(true).open(hostile.join("use")).unwrap();
+    let mut header = [0; 16];
+    file.read_exact_at(&mut header, 0).unwrap();
+    file.write_all_at(&[0; 16], 0).unwrap();
+    let monitor = Monitor::start(fixture.root());
+    let fault = || find(&status(&monitor), "hostile").faults.get("region").cloned();
+    eventually("the container", || !status(&monitor).containers.is_empty());
+    eventually("its fault", || fault().is_some_and(|fault| fault.contains("gets no compute")));
+    let heartbeat = Heartbeat::default();
+    let page = process.region.grant();
+    let is_closed = || {
+        heartbeat.observe(page, now()) == Liveness::Lives
+            && DeviceIndex::all().all(|gpu| page.turn(gpu).state() == TurnState::Wait)
+    };
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        assert!(is_closed());
+        sleep(Duration::from_millis(100));
+    }
+    file.write_all_at(&header, 0).unwrap();
+    eventually("its region", || fault().is_none());
+    eventually("its turns", || page.turn(process.gpu).state() != TurnState::Wait);
 }

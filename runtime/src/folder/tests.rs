@@ -279,6 +279,24 @@ fn what_a_container_holds_or_fills_keeps_no_record_from_being_written() {
     make(root.path(), "neighbour", 10).unwrap();
 }
 
+/// A container passes the descriptor of its region to a process of another one.
+#[test]
+fn lock_that_another_process_holds_keeps_no_ended_container() {
+    let root = root();
+    let ended = make(root.path(), "ended", 10000).unwrap();
+    let region = Region::open(&ended.path).unwrap();
+    let owner = SlotOwner { pid: 1, comm: b"keeper" };
+    let _claim = region.claim(owner, Nanos::ZERO, false).unwrap().unwrap();
+    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    ended.record_first_process(child.id().cast_signed()).unwrap();
+    assert!(ended.is_alive());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!ended.is_alive());
+    make(root.path(), "next", 10000).unwrap();
+    assert!(!ended.exists());
+}
+
 /// A start or a removal that is killed leaves files without a folder.
 #[test]
 fn files_without_a_folder_are_removed() {

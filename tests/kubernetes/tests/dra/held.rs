@@ -13,7 +13,7 @@ use crate::{GPUS, Host, uid};
 /// A running container of a share, as `cgpu-runtime` records it.
 pub(crate) struct Running {
     process: Child,
-    files: [PathBuf; 2],
+    files: [PathBuf; 3],
 }
 
 impl Running {
@@ -23,9 +23,10 @@ impl Running {
         let process = Child::start_for(command, fixture.lifetime());
         let (root, pid) = (fixture.root(), process.pid());
         let folder = root.join("containers").join(share);
-        let limits = root.join("slices").join(share);
-        fs::create_dir_all(&folder).expect("a folder");
-        fs::create_dir_all(root.join("slices")).expect("a folder");
+        let [limits, recorded] = ["slices", "records"].map(|name| root.join(name).join(share));
+        for folder in [&folder, &root.join("slices"), &root.join("records")] {
+            fs::create_dir_all(folder).expect("a folder");
+        }
         // The limits that every container of the share has, where only the host sees them.
         fs::copy(root.join("shares").join(share), &limits).expect("its limits");
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("its state");
@@ -33,15 +34,16 @@ impl Running {
         let started: u64 = fields.split_whitespace().nth(19).expect("a time").parse().expect("one");
         let record = json!({"bundle": "/b", "id": "c", "shares": [share],
             "first": {"pid": pid, "started": started}});
-        fs::write(folder.join("container"), record.to_string()).expect("a record");
-        Self { process, files: [folder, limits] }
+        fs::write(&recorded, record.to_string()).expect("a record");
+        Self { process, files: [folder, limits, recorded] }
     }
 
     /// Ends it as its engine does, which removes what is recorded of it.
     pub(crate) fn end(self) {
-        let [folder, limits] = &self.files;
+        let [folder, limits, recorded] = &self.files;
         self.process.kill();
         fs::remove_file(limits).expect("its limits");
+        fs::remove_file(recorded).expect("its record");
         fs::remove_dir_all(folder).expect("its folder");
     }
 
