@@ -451,6 +451,8 @@ fn hami_shares(of: Source<'_>, put: Samples<'_>, value: impl Fn(&ShareStatus) ->
         for (index, share) in container.gpus.iter().enumerate() {
             let labels = [
                 ("container", text(&container.name)),
+                // Names repeat, and containers choose them.
+                ("container_id", text(&container.id)),
                 ("vdevice_index", index.to_string()),
                 ("device_uuid", share.uuid.clone()),
             ];

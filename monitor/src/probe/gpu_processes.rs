@@ -307,8 +307,8 @@ fn run_directory(pid: u32) -> Option<(Identity, Option<Identity>)> {
 /// Returns the groups of a container's first process; none: it has exited, or has a number of
 /// another PID namespace.
 fn groups_of(first: Process, own_namespace: u64) -> Option<Cgroups> {
-    let groups =
-        Cgroups::of(first.pid).filter(|_| [0, own_namespace].contains(&first.namespace))?;
+    let pid = first.pid.cast_unsigned();
+    let groups = Cgroups::of(pid).filter(|_| [0, own_namespace].contains(&first.namespace))?;
     // Checked last, so that the groups are of this process.
     ProcessId { pid, start_time: first.started }.lives().then_some(groups)
 }

@@ -60,6 +60,31 @@ fn value(text: &str, sample: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' ')?.parse().ok())
 }
 
+/// Prometheus drops samples of a series that it has already: one container could hide another one.
+#[test]
+fn containers_of_one_name_have_series_of_their_own() {
+    let fixture = Fixture::new();
+    let (monitor, at) = monitor(&fixture, "metrics_hami = true\n");
+    let processes = ["a", "b"].map(|id| {
+        let dir = fixture.container(id);
+        let named = cgpu_client::message::Registration {
+            name: Some("trainer".into()),
+            ..registration(&dir)
+        };
+        monitor.client().register(named).unwrap();
+        Process::start(&dir, 1, Bytes::from_mib(8000))
+    });
+    let series = || {
+        let text = scrape(at);
+        let samples = text.lines().filter(|line| line.starts_with("hami_vgpu_memory_limit_bytes{"));
+        samples.filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned())).collect::<Vec<_>>()
+    };
+    eventually("both", || series().len() == 2);
+    let found: std::collections::BTreeSet<String> = series().into_iter().collect();
+    assert_eq!(found.len(), 2, "{found:?}");
+    drop(processes);
+}
+
 #[test]
 fn metrics_match_the_status() {
     let fixture = Fixture::new();
