@@ -141,6 +141,16 @@ impl Fixture {
         self.folder.path().join(name)
     }
 
+    /// Writes what `cgpu-runtime` records of a container, where only the host sees it.
+    ///
+    /// # Panics
+    /// The file cannot be written.
+    pub fn record(&self, container: &str, record: &str) {
+        let records = self.root().join("records");
+        fs::create_dir_all(&records).expect("a folder");
+        fs::write(records.join(container), record).expect("a record");
+    }
+
     /// Returns the monitor's root.
     #[must_use]
     pub fn root(&self) -> PathBuf {

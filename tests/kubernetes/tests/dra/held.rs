@@ -24,7 +24,7 @@ impl Running {
         let (root, pid) = (fixture.root(), process.pid());
         let folder = root.join("containers").join(share);
         let [limits, recorded] = ["slices", "records"].map(|name| root.join(name).join(share));
-        for folder in [&folder, &root.join("slices"), &root.join("records")] {
+        for folder in [&folder, &root.join("slices")] {
             fs::create_dir_all(folder).expect("a folder");
         }
         // The limits that every container of the share has, where only the host sees them.
@@ -34,7 +34,7 @@ impl Running {
         let started: u64 = fields.split_whitespace().nth(19).expect("a time").parse().expect("one");
         let record = json!({"bundle": "/b", "id": "c", "shares": [share],
             "first": {"pid": pid, "started": started}});
-        fs::write(&recorded, record.to_string()).expect("a record");
+        fixture.record(share, &record.to_string());
         Self { process, files: [folder, limits, recorded] }
     }
 

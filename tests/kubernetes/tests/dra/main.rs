@@ -457,9 +457,7 @@ fn status_says_what_a_claim_gets_and_uses() {
     // A container of the share, as cgpu-runtime makes it.
     let container = fixture.limited("a", 2048).on_gpu(&gpu, 2048);
     let record = json!({"bundle": "/b", "shares": [format!("{}-0", uid(&claim))]});
-    let records = fixture.root().join("records");
-    std::fs::create_dir_all(&records).expect("a folder");
-    std::fs::write(records.join("a"), record.to_string()).expect("a record");
+    fixture.record("a", &record.to_string());
     let _monitor = Monitor::start(&fixture);
     let mut worker = Worker::start(&fixture, &container);
     worker.begin(600.0);

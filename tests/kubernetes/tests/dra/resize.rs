@@ -39,7 +39,7 @@ impl Host<'_> {
         let container = self.fixture.limited("a", mib);
         std::fs::write(container.file("limits"), limits).expect("limits");
         let record = json!({"bundle": "/b", "shares": shares});
-        std::fs::write(container.file("container"), record.to_string()).expect("a record");
+        self.fixture.record("a", &record.to_string());
         container
     }
 }
