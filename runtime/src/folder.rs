@@ -377,10 +377,8 @@ impl Folder {
     #[must_use]
     pub fn is_alive(&self) -> bool {
         let may_run = |container: &Container| may_run(container.first, &self.path);
-        self.recorded().map_or_else(
-            || has_live_slot(&self.path),
-            |record| record.containers().any(may_run),
-        )
+        self.recorded()
+            .map_or_else(|| has_live_slot(&self.path), |record| record.containers().any(may_run))
     }
 
     /// Takes the lock of all starts: a record has one writer at a time.

@@ -20,9 +20,9 @@ use cgpu_shm::units::{Bytes, DeviceIndex, Nanos, SlotIndex};
 use cgpu_shm::uuid::Uuid;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::closed_page::ClosedPage;
 use super::counters::Counters;
 use super::doorbell::Doorbell;
-use super::closed_page::ClosedPage;
 use super::file_workers::{FileOutcome, FileRequest, FileResult, FileTask, FileWorkers, Opened};
 use super::leased_file::LeasedFile;
 use super::lock_queries::{LockQueries, Round};
