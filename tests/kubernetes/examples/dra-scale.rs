@@ -7,6 +7,7 @@
 //! the folder for temporary files; limits and CDI specifications are in memory, as /run is.
 
 use cgpu_e2e::Fixture;
+use cgpu_kubelet_api::registration::PluginInfo;
 use cgpu_kubernetes_tests::api_server::{ApiServer, Key};
 use cgpu_kubernetes_tests::kubelet::driver::{DriverKubelet, start};
 use serde_json::{Value, json};
@@ -16,6 +17,8 @@ const DRIVER: &str = "gpu.cgpu.dev";
 /// Each has 20 places.
 const GPUS: [&str; 4] = ["A10:23028"; 4];
 const CLAIMS: usize = 64;
+/// Claims whose containers run meanwhile.
+const RUNNING: usize = 16;
 const ROUNDS: usize = 40;
 
 fn main() {
@@ -27,9 +30,10 @@ fn main() {
     let kubeconfig = server.kubeconfig(&fixture.path(""));
     let _driver = start(&fixture, &kubeconfig, NODE, disk.path(), &[]);
     let info = fixture.eventually("the driver's registration", || kubelet.register(DRIVER));
+    run_containers(&fixture, &server, &kubelet, &info);
     let (mut calls, mut rounds) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        let claims: Vec<Value> = (0..CLAIMS).map(|at| claim(&server, round, at)).collect();
+        let claims = claims(&server, round, CLAIMS);
         let all: Vec<&Value> = claims.iter().collect();
         let took = kubelet.prepare_each(&info, &all).expect("prepared claims");
         let took: Vec<f64> = took.iter().map(|took| took.as_secs_f64() * 1e3).collect();
@@ -43,12 +47,35 @@ fn main() {
     println!(
         "{}",
         json!({
-            "claims": CLAIMS, "rounds": ROUNDS,
+            "claims": CLAIMS, "running": RUNNING, "rounds": ROUNDS,
             "dra_prepare_p50_ms": quantile(&mut calls, 500),
             "dra_prepare_p99_ms": quantile(&mut calls, 990),
             "slowest_of_a_round_p50_ms": quantile(&mut rounds, 500),
         })
     );
+}
+
+/// Prepares the claims of the other places, and records a container for each.
+fn run_containers(
+    fixture: &Fixture,
+    server: &ApiServer,
+    kubelet: &DriverKubelet,
+    driver: &PluginInfo,
+) {
+    let claims = claims(server, ROUNDS, RUNNING);
+    kubelet.prepare_each(driver, &claims.iter().collect::<Vec<_>>()).expect("prepared claims");
+    for claim in claims {
+        let share = format!("{}-0", claim["metadata"]["uid"].as_str().expect("a uid"));
+        let folder = fixture.root().join("containers").join(&share);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let first = json!({"pid": std::process::id(), "started": 0});
+        let record = json!({"bundle": "/b", "id": "c", "shares": [share], "first": first});
+        std::fs::write(folder.join("container"), record.to_string()).expect("a record");
+    }
+}
+
+fn claims(server: &ApiServer, round: usize, count: usize) -> Vec<Value> {
+    (0..count).map(|at| claim(server, round, at)).collect()
 }
 
 fn name(round: usize, at: usize) -> String {
