@@ -193,7 +193,7 @@ mod tests {
         let one = Container { first, ..Container::default() };
         assert_eq!(
             containers_of(r#"{"bundle":"/b","first":{"pid":1,"started":2,"namespace":3}}"#),
-            [one.clone()]
+            [one]
         );
         let shared = r#"{"id":"x","bundle":"/b","others":[{"id":"y","bundle":"/c","first":
             {"pid":1,"started":2,"namespace":3}}],"shares":["u-0"]}"#;
