@@ -162,6 +162,16 @@ mod tests {
     }
 
     #[test]
+    fn containers_whose_names_look_alike_have_their_ids() {
+        let mut model = fixtures::one_gpu();
+        for container in &mut model.sample.status.containers {
+            container.name = format!("job-of-the-host-{}", container.id);
+        }
+        let screen = plain(&model, 80, 24).join("\n");
+        assert!(screen.contains("A alpha ") && screen.contains("B bravo "), "{screen}");
+    }
+
+    #[test]
     fn render_draws_every_size() {
         let mut models = vec![
             fixtures::one_gpu(),

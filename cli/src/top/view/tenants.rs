@@ -1,7 +1,7 @@
 //! A line for each container on each GPU, with histories of its share and memory, and details of
 //! the selected one.
 
-use cgpu_client::message::Gate;
+use cgpu_client::message::{ContainerStatus, Gate};
 use cgpu_text::printable;
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -58,7 +58,7 @@ fn heading<'a>(model: &Model, theme: &Theme, wide: bool, history: usize, width: 
     };
     let text = format!(
         "    {}{name}{}{compute}{:>5} {:>5} {} {:>6} {:>6} {} {:>2} {:>6} {:<5}{:<4}",
-        left(&mark(Order::Id, "CONTAINER"), 13),
+        left(&mark(Order::Id, "CONTAINER"), LABEL + 1),
         left(&mark(Order::Gpu, "GPU"), 4),
         mark(Order::Set, "SET"),
         mark(Order::Measured, "GOT"),
@@ -72,6 +72,20 @@ fn heading<'a>(model: &Model, theme: &Theme, wide: bool, history: usize, width: 
         "PRIO",
     );
     Line::styled(left(&text, width), theme.heading())
+}
+
+/// Columns of a container's name or id.
+const LABEL: usize = 12;
+
+/// Returns a container's name, or its id if the name would look like that of another container.
+fn label(model: &Model, container: &ContainerStatus) -> String {
+    let cut = |one: &ContainerStatus| left(&printable(&one.name), LABEL);
+    let same = model.sample.status.containers.iter().filter(|one| cut(one) == cut(container));
+    if container.name.is_empty() || same.count() > 1 {
+        left(&printable(&container.id), LABEL)
+    } else {
+        cut(container)
+    }
 }
 
 fn line<'a>(
@@ -90,11 +104,11 @@ fn line<'a>(
     let live = container.processes.iter().filter(|process| process.live).count();
     let cursor = if selected { theme.cursor() } else { ' ' };
     // A wide screen has the name beside the id.
-    let name = if wide || container.name.is_empty() { &container.id } else { &container.name };
+    let label = if wide { left(&printable(&container.id), LABEL) } else { label(model, container) };
     let mut spans = vec![
         Span::styled(format!("{cursor} "), plain),
         Span::styled(format!("{} ", letter(row.number)), colour),
-        Span::styled(left(&printable(name), 12) + " ", plain),
+        Span::styled(label + " ", plain),
     ];
     if wide {
         spans.push(Span::styled(
