@@ -190,7 +190,7 @@ impl Settings {
                 fs::rename(&path, &aside)?;
                 Ok(Found::Refused(format!(
                     "cannot parse {}: {reason}; it was set aside as {}, and its settings are not \
-                     in force",
+                     in force: set them again (cgpu set)",
                     path.display(),
                     aside.display()
                 )))

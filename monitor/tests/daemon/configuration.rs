@@ -92,6 +92,8 @@ fn invalid_settings_are_set_aside_and_reported() {
         warnings[0].contains("set aside as") && warnings[0].contains("invalid value"),
         "{warnings:?}"
     );
+    // `cgpu doctor` says to do what the warning says.
+    assert!(warnings[0].ends_with("set them again (cgpu set)"), "{warnings:?}");
     assert_eq!(monitor.client().get("default_memsize").unwrap(), "77");
     monitor.client().set("default_memsize", "5").unwrap();
     assert!(fs::read_to_string(state.join("settings.json.refused")).unwrap().contains("-3"));
