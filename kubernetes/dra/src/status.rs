@@ -286,12 +286,15 @@ mod tests {
     #[test]
     fn changed_use_of_memory_is_written() {
         let (claims, mut statuses) = (claims(), Statuses::new("n1", INTERVAL));
-        statuses.next(at(0), &claims, &uses(30.0)).unwrap();
+        statuses.next(at(0), &claims, &uses(30.0), &NONE).unwrap();
         let mut grown = uses(30.0);
         grown.get_mut("u1-0").unwrap().used = 50 << 20;
-        assert!(statuses.next(at(300), &claims, &grown).is_none(), "less than 5 % of the limit");
+        assert!(
+            statuses.next(at(300), &claims, &grown, &NONE).is_none(),
+            "less than 5 % of the limit"
+        );
         grown.get_mut("u1-0").unwrap().used = 60 << 20;
-        let (_, devices) = statuses.next(at(600), &claims, &grown).unwrap();
+        let (_, devices) = statuses.next(at(600), &claims, &grown, &NONE).unwrap();
         assert_eq!(devices[0]["data"]["memoryUsedBytes"], 60 << 20);
     }
 
