@@ -455,8 +455,8 @@ mod pods {
 fn commands(heading: &str) -> Vec<Vec<String>> {
     let page = include_str!("../../../../docs/kubernetes.md");
     let section = page.split(heading).nth(1).expect("the section");
-    let end = section.find("\n## ").or_else(|| section.find("\n### ")).unwrap_or(section.len());
-    let text = section[..end].replace("\\\n", "");
+    let section = section.split("\n##").next().unwrap_or_default();
+    let text = section.replace("\\\n", "");
     let lines = text.lines().filter_map(|line| line.strip_prefix("    kubectl "));
     let words = |line: &str| {
         let line = line.replace("NODE", crate::NODE).replace("TEAM", "team");
