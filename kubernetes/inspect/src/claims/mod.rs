@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use cgpu_kubernetes_core::quantity;
 use cgpu_kubernetes_dra::DRIVER;
 use cgpu_kubernetes_dra::claim::{AllocationResult, Configuration};
-use cgpu_kubernetes_dra::slices::{Attribute, Published, Spec};
+use cgpu_kubernetes_dra::slices::{Attribute, Published, Spec, Taint};
 use serde::Deserialize;
 
 use object::{DeviceRequest, ObservedClaim, ObservedDeviceClass, ObservedSlice, Selector};
@@ -164,6 +164,12 @@ fn is_for_driver(entry: &Configuration) -> bool {
 pub(crate) fn results(claim: &ObservedClaim) -> impl Iterator<Item = &AllocationResult> {
     let all = claim.status.allocation.iter().flat_map(|allocation| &allocation.devices.results);
     all.filter(|result| result.driver == DRIVER)
+}
+
+/// Returns a taint as kubectl writes it: `key=value:effect`.
+fn taint(taint: &Taint) -> String {
+    let equals = if taint.value.is_empty() { "" } else { "=" };
+    format!("{}{equals}{}:{}", taint.key, taint.value, taint.effect)
 }
 
 /// Returns the name of a capacity without the driver's domain.

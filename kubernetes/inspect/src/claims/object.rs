@@ -10,6 +10,8 @@ use serde_json::Value;
 
 /// API group and version of the objects.
 const GROUP: &str = "/apis/resource.k8s.io/v1";
+/// Condition of a device whose claim has an annotation about its size.
+const RESIZED: &str = "Resized";
 
 /// A slice, of which another release may have written the specification.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -176,7 +178,31 @@ pub(crate) struct DeviceStatus {
     pub(crate) device: String,
     #[serde(rename = "shareID", deserialize_with = "nullable")]
     pub(crate) share_id: Option<String>,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) conditions: Vec<Condition>,
     pub(crate) data: Value,
+}
+
+/// A condition of a device of a claim.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Condition {
+    #[serde(rename = "type", deserialize_with = "nullable")]
+    kind: String,
+    #[serde(deserialize_with = "nullable")]
+    status: String,
+    #[serde(deserialize_with = "nullable")]
+    reason: String,
+    #[serde(deserialize_with = "nullable")]
+    message: String,
+}
+
+impl Condition {
+    /// Returns why the annotation of a claim was not applied to it, if it was not.
+    pub(crate) fn unresized(&self) -> Option<String> {
+        let is_unresized = self.kind == RESIZED && self.status == "False";
+        is_unresized.then(|| format!("{}: {}", self.reason, self.message))
+    }
 }
 
 /// An object of which only the name counts.

@@ -173,12 +173,7 @@ impl DeviceView {
             weight: part(WEIGHT, 1).unwrap_or(none),
             cores_percent: part(CORES, 1),
             shares: device.shares,
-            taints: device
-                .published
-                .taints
-                .iter()
-                .map(|taint| format!("{}:{}", taint.key, taint.effect))
-                .collect(),
+            taints: device.published.taints.iter().map(super::taint).collect(),
         }
     }
 }

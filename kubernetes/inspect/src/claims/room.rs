@@ -45,7 +45,7 @@ impl Misfit {
 /// Returns how many times a device has what is requested, at least once.
 pub(crate) fn count(request: &Alternative, device: &Device) -> Result<u64, Misfit> {
     if let Some(taint) = device.published.taints.iter().find(|it| !is_tolerated(it, request)) {
-        return Err(Misfit::new(Lack::Tainted, 0, format!("taint {}", taint.key)));
+        return Err(Misfit::new(Lack::Tainted, 0, format!("taint {}", super::taint(taint))));
     }
     let requested: BTreeMap<&str, &Written> =
         request.capacity.requests.iter().map(|(name, amount)| (bare(name), amount)).collect();
@@ -128,7 +128,7 @@ fn rounded(wanted: u64, policy: &RequestPolicy) -> Result<u64, u64> {
 fn is_tolerated(taint: &Taint, request: &Alternative) -> bool {
     let tolerates = |toleration: &Toleration| {
         let is_same = |wanted: &str, found: &str| wanted.is_empty() || wanted == found;
-        let is_value = toleration.operator == "Exists" || toleration.value.is_empty();
+        let is_value = toleration.operator == "Exists" || toleration.value == taint.value;
         is_same(&toleration.key, &taint.key)
             && is_same(&toleration.effect, &taint.effect)
             && is_value

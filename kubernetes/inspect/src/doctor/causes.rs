@@ -109,8 +109,8 @@ cgpu_diagnosis::causes! {
         "Compare them with the devices (kubectl get resourceslice -o yaml), and make a new claim.";
     ClaimTainted, Pending, Wrong, "claim_tainted",
         "All devices that the claim selects have taints.",
-        "Cure the GPUs (cgpu doctor on their nodes): the driver removes its taint when they are \
-         healthy; or add nodes.";
+        "Cure the GPUs (cgpu doctor on their nodes), or remove the other plugin or driver: then the \
+         driver removes its taint; or add nodes.";
     ClaimOtherMode, Pending, Wrong, "claim_other_mode",
         "No selected device gives such capacities: GPUs have weights, or cores (policy 3).",
         "Request what the devices have, or set the policy of an empty GPU (cgpu set 0/policy 3).";
@@ -171,6 +171,11 @@ cgpu_diagnosis::causes! {
          by another runtime. They have no GPU, or no limit if they name a GPU themselves.",
         "Configure the node's engine to start containers by cgpu-runtime (cgpu-node, or `cgpu \
          setup containerd --default`), and recreate the pod.";
+    NotResized, Unlimited, Wrong, "not_resized",
+        "The claim's annotation cgpu.dev/resize is not applied: its containers have the size that \
+         they had.",
+        "After `Refused` correct the annotation, or make a new claim; after `Waiting` check that \
+         the monitor runs on the node.";
     // It has no GPU.
     RequestsNothing, NoGpu, ByDesign, "requests_nothing",
         "The pod requests no part of a GPU.",
@@ -222,6 +227,10 @@ cgpu_diagnosis::causes! {
     DriverFailing, NoGpu, Wrong, "driver_failing",
         "cgpu-dra-driver does not run on the node.",
         "Read its log (kubectl logs) and its events.";
+    OtherOwner, NoGpu, Wrong, "other_owner",
+        "Another plugin or driver gives out a GPU of the node, too: no new claims get it.",
+        "Remove that plugin or driver from the node, or the label cgpu.dev/engine; if it has other \
+         GPUs, say so to the driver (--disjoint-resources).";
     SlicesIncomplete, NoGpu, Wrong, "slices_incomplete",
         "Slices of the node are missing or not understood: the scheduler ignores its GPUs.",
         "Wait a minute, then restart the driver's pod: it writes them anew; upgrade this program \

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use cgpu_kubernetes_client::{Api, Failure, Query, Record};
 use cgpu_kubernetes_dra::dialect::ClaimRequest;
-use cgpu_kubernetes_dra::slices::UNHEALTHY;
+use cgpu_kubernetes_dra::slices::{OTHER_OWNER, UNHEALTHY};
 
 use super::causes::{Cause, Findings};
-use super::facts::{Facts, ObservedPod};
+use super::facts::{ClaimReference, Facts, ObservedPod};
 use super::versions::{self, ApiFacts};
 use crate::claims::Claims;
-use crate::claims::object::{ObservedEvent, ObservedTemplate};
+use crate::claims::object::{Condition, ObservedClaim, ObservedEvent, ObservedTemplate};
 use crate::claims::obstacle::{self, Obstacle};
 use crate::claims::room::Lack;
 use crate::claims::selector::Selectors;
@@ -115,9 +115,16 @@ pub(super) fn examine_node(facts: &Facts, name: &str, findings: &mut Findings) {
         findings.add(Cause::SlicesIncomplete, &subject, "");
     }
     for device in claims.pool(name) {
-        if device.published.taints.iter().any(|taint| taint.key == UNHEALTHY) {
-            let found = format!("{} ({})", device.published.name, device.text("uuid"));
-            findings.add(Cause::GpuUnhealthy, &subject, found);
+        let title = format!("{} ({})", device.published.name, device.text("uuid"));
+        for taint in &device.published.taints {
+            match taint.key.as_str() {
+                UNHEALTHY => findings.add(Cause::GpuUnhealthy, &subject, &title),
+                OTHER_OWNER => {
+                    let found = format!("{title}: {}", taint.value);
+                    findings.add(Cause::OtherOwner, &subject, found);
+                }
+                _ => {}
+            }
         }
     }
 }
@@ -128,76 +135,95 @@ pub(super) fn examine_pod(
     selectors: &Selectors<'_>,
     findings: &mut Findings,
 ) {
-    let has_started =
-        matches!(observed.pod.status.phase.as_str(), "Failed" | "Succeeded" | "Running");
-    if has_started || !versions::serves_claims(facts) {
+    let phase = observed.pod.status.phase.as_str();
+    if matches!(phase, "Failed" | "Succeeded") || !versions::serves_claims(facts) {
         return;
     }
-    let (mut is_ours, mut is_allocated) = (false, true);
+    let has_started = phase == "Running";
+    let mut is_allocated = None;
     for reference in &observed.spec.resource_claims {
-        let namespace = &observed.pod.metadata.namespace;
         let subject = format!("pod {}, claim {}", observed.title(), reference.name);
-        let made = observed.status.resource_claim_statuses.iter();
-        let made = made.filter(|it| it.name == reference.name);
-        let made = made.filter_map(|it| it.resource_claim_name.as_deref()).next();
-        let name = match (&reference.resource_claim_name, &reference.resource_claim_template_name) {
-            (Some(name), _) => name,
-            (None, Some(template)) => match made {
-                Some(name) => name,
-                None => {
-                    let key = (namespace.clone(), template.clone());
-                    let templates = facts.claims.templates.as_ref();
-                    let is_missing = templates.is_some_and(|known| !known.contains(&key));
-                    let (cause, reason) = match is_missing {
-                        false => (Cause::ClaimNotMade, NOT_MADE),
-                        true if ClaimRequest::named(template).is_some() => {
-                            (Cause::TemplateAwaited, TEMPLATE_REFUSED)
-                        }
-                        true => (Cause::TemplateMissing, NOT_MADE),
-                    };
-                    let message = facts.claims.message(observed, reason);
-                    let message = message.map(|message| format!(": {message}"));
-                    let found = format!("template {template}{}", message.unwrap_or_default());
-                    findings.add(cause, &subject, found);
-                    continue;
-                }
-            },
-            (None, None) => continue,
-        };
-        let Some(claim) = facts.claims.claims.claim(namespace, name) else {
-            findings.add(Cause::ClaimMissing, &subject, format!("claim {name}"));
-            continue;
+        let claim = match find(facts, observed, reference) {
+            Ok(claim) => claim,
+            Err((cause, found)) if !has_started => {
+                findings.add(cause, &subject, found);
+                continue;
+            }
+            Err(_) => continue,
         };
         if !facts.claims.claims.is_ours(claim) {
             continue;
         }
-        is_ours = true;
-        if claim.status.allocation.is_some() {
-            if let Some(refusal) = obstacle::refused_allocation(claim) {
-                findings.add(Cause::ClaimConfigRefused, &subject, refusal);
-            }
-            continue;
+        let conditions = claim.status.devices.iter().flat_map(|device| &device.conditions);
+        for found in conditions.filter_map(Condition::unresized) {
+            findings.add(Cause::NotResized, &subject, found);
         }
-        is_allocated = false;
-        match obstacle::of(claim, &facts.claims.claims, selectors) {
-            Some(obstacle) => report(obstacle, &subject, findings),
-            None => {
-                let message = observed.scheduler_message();
-                if message.contains(versions::GATE) {
-                    findings.add(Cause::SharesOff, "kube-scheduler", message);
-                    continue;
-                }
-                let found = match message {
-                    "" => format!("schedulerName {}", observed.spec.scheduler_name),
-                    _ => message.to_owned(),
-                };
-                findings.add(Cause::ClaimOtherObstacle, &subject, found);
-            }
+        *is_allocated.get_or_insert(true) &= claim.status.allocation.is_some();
+        if claim.status.allocation.is_none() {
+            examine_unallocated(facts, observed, claim, selectors, &subject, findings);
+        } else if let Some(refusal) = obstacle::refused_allocation(claim).filter(|_| !has_started) {
+            findings.add(Cause::ClaimConfigRefused, &subject, refusal);
         }
     }
     let node = &observed.pod.spec.node_name;
-    if is_ours && is_allocated && !node.is_empty() {
+    if is_allocated == Some(true) && !node.is_empty() && !has_started {
         examine_start(facts, observed, node, findings);
+    }
+}
+
+/// Returns a claim of a pod.
+///
+/// # Errors
+/// Why there is none, and what was found.
+fn find<'a>(
+    facts: &'a Facts,
+    observed: &ObservedPod,
+    reference: &ClaimReference,
+) -> Result<&'a ObservedClaim, (Cause, String)> {
+    let namespace = &observed.pod.metadata.namespace;
+    let claim = |name: &str| {
+        let claim = facts.claims.claims.claim(namespace, name);
+        claim.ok_or_else(|| (Cause::ClaimMissing, format!("claim {name}")))
+    };
+    let made = observed.status.resource_claim_statuses.iter().find(|it| it.name == reference.name);
+    let name = made.unwrap_or(reference).resource_claim_name.as_ref();
+    let name = reference.resource_claim_name.as_ref().or(name);
+    if let Some(name) = name {
+        return claim(name);
+    }
+    let template = reference.resource_claim_template_name.as_deref().unwrap_or_default();
+    let key = (namespace.clone(), template.to_owned());
+    let is_missing = facts.claims.templates.as_ref().is_some_and(|known| !known.contains(&key));
+    let (cause, reason) = match is_missing {
+        false => (Cause::ClaimNotMade, NOT_MADE),
+        true if ClaimRequest::named(template).is_some() => {
+            (Cause::TemplateAwaited, TEMPLATE_REFUSED)
+        }
+        true => (Cause::TemplateMissing, NOT_MADE),
+    };
+    let message = facts.claims.message(observed, reason).map(|message| format!(": {message}"));
+    Err((cause, format!("template {template}{}", message.unwrap_or_default())))
+}
+
+fn examine_unallocated(
+    facts: &Facts,
+    observed: &ObservedPod,
+    claim: &ObservedClaim,
+    selectors: &Selectors<'_>,
+    subject: &str,
+    findings: &mut Findings,
+) {
+    let message = observed.scheduler_message();
+    match obstacle::of(claim, &facts.claims.claims, selectors) {
+        Some(obstacle) => report(obstacle, subject, findings),
+        None if message.contains(versions::GATE) => {
+            findings.add(Cause::SharesOff, "kube-scheduler", message)
+        }
+        None if message.is_empty() => {
+            let found = format!("schedulerName {}", observed.spec.scheduler_name);
+            findings.add(Cause::ClaimOtherObstacle, subject, found);
+        }
+        None => findings.add(Cause::ClaimOtherObstacle, subject, message),
     }
 }
 

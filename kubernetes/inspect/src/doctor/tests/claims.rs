@@ -426,6 +426,20 @@ fn taints_and_several_requests_have_a_cause() {
         tainted(unhealthy).claiming(tolerant).names(),
         ["gpu_unhealthy", "gpu_unhealthy", "claim_other_obstacle"]
     );
+    let owned = || {
+        tainted(json!([{"key": "gpu.cgpu.dev/other-owner", "effect": "NoSchedule",
+            "value": "gpu.example.com"}]))
+    };
+    let found = owned().claiming(small()).found();
+    assert_eq!(found[0], ("other_owner", "gpu-0 (GPU-gpu-0): gpu.example.com".to_owned()));
+    let taint = "taint gpu.cgpu.dev/other-owner=gpu.example.com:NoSchedule";
+    assert_eq!(found[2], ("claim_tainted", format!("request gpu: 2/2 devices: {taint}")));
+    for (value, cause) in [("gpu.example.com", "claim_other_obstacle"), ("x", "claim_tainted")] {
+        let mut tolerant = small();
+        tolerant["spec"]["devices"]["requests"][0]["exactly"]["tolerations"] =
+            json!([{"key": "gpu.cgpu.dev/other-owner", "operator": "Equal", "value": value}]);
+        assert_eq!(owned().claiming(tolerant).names()[2], cause);
+    }
     // Two requests that fit on different nodes.
     let mut apart = small();
     let request = |name: &str, index: u32| {
@@ -543,6 +557,19 @@ fn pods_with_claims_have_a_cause() {
             "opaque": {"driver": "gpu.cgpu.dev", "parameters": {"kind": "x"}}}]);
     });
     assert_eq!(refused.names(), ["claim_config_refused", "starting"]);
+    // While its pod runs.
+    let resized = |status: &str, reason: &str| {
+        Cluster::healthy().with(|it| {
+            it.claims[0]["status"]["devices"] = json!([{"driver": "gpu.cgpu.dev", "pool": "two",
+                "device": "gpu-0", "shareID": "s", "conditions": [{"type": "Resized",
+                    "status": status, "reason": reason, "message": "make a new claim"}]}]);
+        })
+    };
+    assert_eq!(
+        resized("False", "Refused").found(),
+        [("not_resized", "Refused: make a new claim".to_owned())]
+    );
+    assert_eq!(resized("True", "Applied").names(), [""; 0]);
     let unstarted = on_node(&|it| {
         it.units.pods[2]["status"]["containerStatuses"] = json!([{"name": "main", "state":
             {"waiting": {"reason": "CreateContainerError", "message": "no limits"}}}]);
@@ -631,26 +658,33 @@ fn tables_show_devices_and_claims() {
     status["devices"] = json!([{"driver": "gpu.cgpu.dev", "pool": "two", "device": "gpu-0",
         "shareID": "s", "data": {"memoryLimitBytes": 10_u64 << 30, "memoryUsedBytes": 3_u64 << 30,
         "weight": 5, "measuredSharePercent": 24.9}}]);
+    // Access for administration consumes nothing. A claim of another driver is not shown.
+    let mut admin = allocated(claim("admin", json!({})), &[("gpu-0", "1Gi", 1)]);
+    admin["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = json!(true);
+    let mut other = allocated(claim("other", json!({})), &[("gpu-0", "1Gi", 1)]);
+    other["status"]["allocation"]["devices"]["results"][0]["driver"] = json!("gpu.example.com");
+    cluster.claims.extend([admin, other]);
     let claims = cluster.claims();
     let overview = overview::Overview::of(&claims, None);
     let summary = "\
 NODE  DEVICE  MEMORY(Claimed/Total MiB)  WEIGHT  CORES(%)  SHARES  TAINTS
 two   gpu-0   10240/40960                5/20    -         1
 two   gpu-1   0/40960                    0/20    -         0       gpu.cgpu.dev/unhealthy:NoSchedule
-Claims: 2, not allocated: 1
+Claims: 3, not allocated: 1
 ";
     assert_eq!(overview.summary(), summary);
     let details = "
 CLAIM  NAMESPACE  NODE  DEVICE  MEMORY(MiB)  WEIGHT  CORES(%)  USED/LIMIT(MiB)  SHARE(%)  PODS
+admin  test       two   gpu-0   admin        1       -         -/-              -         -
 c      test       -     -       -            -       -         -                -         -
 runs   test       two   gpu-0   10240        5       -         3072/10240       24.9      runs
 ";
     assert_eq!(overview.details(), format!("{summary}{details}"));
     let json = serde_json::to_value(&overview).unwrap();
     assert_eq!(json["devices"][0]["memory_mib"], json!({"claimed": 10240, "total": 40960}));
-    assert_eq!(json["claims"][1]["shares"][0]["measured_percent"], 24.9);
+    assert_eq!(json["claims"][2]["shares"][0]["measured_percent"], 24.9);
     // Of one node: without claims that are not allocated.
     let one = overview::Overview::of(&claims, Some("two"));
-    assert_eq!(one.summary().lines().last(), Some("Claims: 1, not allocated: 0"));
+    assert_eq!(one.summary().lines().last(), Some("Claims: 2, not allocated: 0"));
     assert!(overview::Overview::of(&claims, Some("one")).is_empty());
 }
