@@ -253,8 +253,8 @@ pub(crate) const SAMPLED: &[Sampled] = &[
         why: "they meet them in 2 rounds instead of 10",
     },
     Sampled {
-        variable: ("CGPU_DRA_CHAOS_STEPS", "60"),
-        why: "the DRA driver meets 60 random failures instead of 1,000",
+        variable: ("CGPU_DRA_CHAOS_STEPS", "200"),
+        why: "the DRA driver meets 200 random failures instead of 1,000",
     },
     Sampled { variable: ("CGPU_MANY_TENANTS", "24"), why: "24 tenants at once instead of 200" },
     Sampled {
