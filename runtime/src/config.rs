@@ -170,8 +170,8 @@ impl Config {
         })
     }
 
-    /// Checks what a container requests for itself at the cost of others. The weight of a `share` is
-    /// counted by the scheduler.
+    /// Checks what a container requests for itself at the cost of others. The scheduler counts the
+    /// weight of a `share`.
     ///
     /// # Errors
     /// This host does not allow it.

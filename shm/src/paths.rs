@@ -79,8 +79,8 @@ pub fn host_limits(directory: &Path) -> Option<PathBuf> {
     Some(root.join("slices").join(directory.file_name()?))
 }
 
-/// Returns the file with what `cgpu-runtime` records of the containers of this directory, which only
-/// the host sees: a container could hold it by a lease, or fill its file system.
+/// Returns the file with what `cgpu-runtime` records of the containers of this directory. Only the
+/// host sees it: a container could hold it by a lease, or fill its file system.
 #[must_use]
 pub fn host_record(directory: &Path) -> Option<PathBuf> {
     let root = directory.parent()?.parent()?;

@@ -285,7 +285,7 @@ fn lock_that_another_process_holds_keeps_no_ended_container() {
     let root = root();
     let ended = make(root.path(), "ended", 10000).unwrap();
     let region = Region::open(&ended.path).unwrap();
-    let owner = SlotOwner { pid: 1, comm: b"keeper" };
+    let owner = SlotOwner { pid: 1, comm: b"program" };
     let _claim = region.claim(owner, Nanos::ZERO, false).unwrap().unwrap();
     let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     ended.record_first_process(child.id().cast_signed()).unwrap();

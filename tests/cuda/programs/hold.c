@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hold BYTES [SECONDS [ROOT]] - allocates BYTES (K, M, G), prints {"held": BYTES, "pid": PID} on one
- * line, and keeps them until standard input ends, SECONDS (default 60) have passed, or it is killed.
+ * hold BYTES [SECONDS [ROOT]] - allocates BYTES (K, M, G), and prints {"held": BYTES, "pid": PID}
+ * on one line. It keeps them until standard input ends, SECONDS (default 60) have passed, or it is
+ * killed.
  * Before it prints, it makes the folder ROOT its root.
  * Exits 0 after freeing, 4 if the allocation is refused.
  */
