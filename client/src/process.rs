@@ -4,7 +4,7 @@
 //! number of its namespace says nothing here.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -57,6 +57,45 @@ impl Process {
             Err(error) => !matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::SRCH)),
         }
     }
+}
+
+/// Returns the control groups of a process that are not our own: lines of `/proc/PID/cgroup`.
+#[must_use]
+pub fn groups_of(pid: i32) -> Vec<String> {
+    let lines = |pid: &str| {
+        let text = fs::read(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        // A name in a path may be any bytes.
+        String::from_utf8_lossy(&text).lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let own = lines("self");
+    let mut groups = lines(&pid.to_string());
+    groups.retain(|line| !line.ends_with(":/") && !own.contains(line));
+    groups
+}
+
+/// Whether a process may be in one of these groups, or below it.
+#[must_use]
+pub fn may_have_members(groups: &[String]) -> bool {
+    if groups.is_empty() {
+        return false;
+    }
+    let Ok(mut processes) = fs::read_dir("/proc") else { return true };
+    let is_below = |line: &str, group: &String| {
+        line.strip_prefix(group.as_str())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let is_member = |entry: io::Result<fs::DirEntry>| {
+        let Ok(entry) = entry else { return true };
+        let text = fs::read(entry.path().join("cgroup")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        // A process that has ended keeps its group until its parent has read its status.
+        let has_ended = || {
+            let line = fs::read(entry.path().join("stat")).unwrap_or_default();
+            ProcessStat::parse(&line).is_none()
+        };
+        text.lines().any(|line| groups.iter().any(|group| is_below(line, group))) && !has_ended()
+    };
+    processes.any(is_member)
 }
 
 fn read(pid: i32) -> std::io::Result<Vec<u8>> {

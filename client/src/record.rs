@@ -15,7 +15,7 @@ use cgpu_shm::units::SlotIndex;
 use cgpu_shm::{paths, regular_file};
 use serde::Deserialize;
 
-use crate::process::Process;
+use crate::process::{Process, may_have_members};
 
 /// Longest time between a container's folder and its first process. An older folder without a
 /// process was left behind.
@@ -43,6 +43,8 @@ pub struct Container {
     pub image: Option<String>,
     /// Its first process, once there is one.
     pub first: Option<Process>,
+    /// The control groups that the engine has made for it.
+    pub groups: Vec<String>,
 }
 
 impl Record {
@@ -58,7 +60,8 @@ impl Record {
             let age = || record()?.modified().ok()?.elapsed().ok();
             age().is_none_or(|age| age <= START_TIMEOUT)
         };
-        self.containers().any(|one| one.first.is_none() && is_new() || may_run(one.first, dir))
+        self.containers()
+            .any(|one| one.first.is_none() && is_new() || may_run(one.first, &one.groups, dir))
     }
 }
 
@@ -127,12 +130,13 @@ fn host_limits(dir: &Path) -> io::Result<Limits> {
     text.parse().map_err(|refused| invalid(format!("{refused}")))
 }
 
-/// Whether a container may run, by its first process. A process may hold a lock of the region for
-/// another container, so locks count only where the first process does not decide.
+/// Whether a container may run, by its first process and the processes in its control groups: in a
+/// shared PID namespace others outlive the first one. A process may hold a lock of the region for
+/// another container, so locks count only where these do not decide.
 #[must_use]
-pub fn may_run(first: Option<Process>, dir: &Path) -> bool {
+pub fn may_run(first: Option<Process>, groups: &[String], dir: &Path) -> bool {
     match first {
-        Some(first) if !first.is_elsewhere() => first.is_alive(),
+        Some(first) if !first.is_elsewhere() => first.is_alive() || may_have_members(groups),
         first => first.is_some_and(Process::is_alive) || has_live_slot(dir),
     }
 }

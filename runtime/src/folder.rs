@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
-use cgpu_client::process::{INITIAL, Process, own_namespace};
+use cgpu_client::process::{INITIAL, Process, groups_of, own_namespace};
 use cgpu_client::record::{START_TIMEOUT, has_live_slot, may_run};
 use cgpu_shm::limits::Limits;
 use cgpu_shm::paths;
@@ -97,6 +97,9 @@ struct Container {
     /// Its first process, once there is one.
     #[serde(default)]
     first: Option<Process>,
+    /// The control groups that the engine has made for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    groups: Vec<String>,
     /// The process that ends only after the first process was recorded; none: there is no such
     /// process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,6 +113,7 @@ impl Container {
             bundle: spec.bundle.to_owned(),
             image: spec.image.map(str::to_owned),
             first: None,
+            groups: Vec::new(),
             creator: spec.stays.then(|| Process::find(std::process::id().cast_signed())).flatten(),
         }
     }
@@ -368,7 +372,8 @@ impl Folder {
         let unknown = || format!("{} is no container of ours", self.path.display());
         let mut record = self.recorded().with_context(unknown)?;
         let id = self.sharing.as_deref().unwrap_or_default();
-        record.container(id).with_context(unknown)?.first = Process::find(pid);
+        let container = record.container(id).with_context(unknown)?;
+        (container.first, container.groups) = (Process::find(pid), groups_of(pid));
         self.record(&record)?;
         Ok(record.monitor_hangs)
     }
@@ -376,7 +381,7 @@ impl Folder {
     /// Whether a process of the container may be alive.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        let may_run = |container: &Container| may_run(container.first, &self.path);
+        let may_run = |one: &Container| may_run(one.first, &one.groups, &self.path);
         self.recorded()
             .map_or_else(|| has_live_slot(&self.path), |record| record.containers().any(may_run))
     }

@@ -70,7 +70,11 @@ impl Gpu {
             Sharing::Contended => false,
         };
         let barred = tenant.is_barred() && self.rule.has_turns();
-        if (free || !self.is_member(tenant)) && !barred {
+        // A container can hide its processes from the monitor. One that seems to have none must come
+        // to the gate while another container has the GPU open.
+        let is_member = self.is_member(tenant);
+        let absent = !is_member && self.rule.has_turns() && self.has_members();
+        if (free || !is_member) && !barred && !absent {
             let turn = keep(OPEN).unwrap_or_else(|| self.word(now, OPEN));
             return Gate {
                 notify_requested: true,
@@ -146,6 +150,10 @@ impl Gpu {
         }
     }
 
+    fn has_members(&self) -> bool {
+        self.queue.iter().any(|tenant| self.is_member(tenant))
+    }
+
     pub(super) fn is_any_active(&self, now: Nanos) -> bool {
         self.queue
             .iter()
@@ -199,7 +207,7 @@ impl Gpu {
 mod tests {
     use super::*;
     use crate::fixture::{NOW, busy, idle, ms};
-    use crate::policy::Policy;
+    use crate::policy::{Policy, Presence};
 
     fn gate(gpu: &mut Gpu) -> Gate {
         gpu.advance(NOW, &[]);
@@ -216,6 +224,21 @@ mod tests {
         assert_eq!((watched.turn & 0xff, watched.max_inflight), (OPEN, ms(20)));
         let native = gate(&mut busy(Policy::Native, &[1, 1]));
         assert_eq!((native.turn & 0xff, native.max_inflight), (OPEN, Nanos::ZERO));
+    }
+
+    #[test]
+    fn container_without_a_process_waits_while_another_one_has_the_gpu_open() {
+        let state = |policy, others: &[u32]| {
+            let mut gpu = busy(policy, &[&[1], others].concat());
+            gpu.queue[0].presence = Presence::default();
+            let gate = gate(&mut gpu);
+            (gate.turn & 0xff, gate.notify_requested || gpu.queue[0].waiting)
+        };
+        for policy in [Policy::Preemptive, Policy::Weighted { conserving: false }, Policy::Soft] {
+            assert_eq!(state(policy, &[]), (OPEN, true), "{policy:?}");
+            assert_eq!(state(policy, &[1]), (WAIT, true), "{policy:?}");
+        }
+        assert_eq!(state(Policy::Native, &[1]).0, OPEN);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cgpu_client::message::{Errno, Refusal, Registered, Registration};
+use cgpu_client::record;
 use cgpu_scheduler::TenantId;
 use cgpu_shm::liveness::Liveness;
 use cgpu_shm::paths;
@@ -21,6 +22,14 @@ use crate::nodes;
 /// Timeout for the files of the containers that are there when the monitor starts.
 const START_TIMEOUT: Duration = Duration::from_millis(100);
 
+/// Returns when the first process of a directory's containers started, in clock ticks since boot.
+/// Those of which it is not recorded come last.
+fn started(dir: &Path) -> u64 {
+    let containers = record::containers(dir);
+    let starts = containers.iter().filter_map(|container| Some(container.first?.started));
+    starts.min().unwrap_or(u64::MAX)
+}
+
 impl Host {
     /// Adds containers that have a directory under the root, and removes those whose directory is
     /// gone.
@@ -32,7 +41,11 @@ impl Host {
             .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
             .map(|entry| entry.path())
             .collect();
-        for dir in &found {
+        let is_known = |dir: &PathBuf| self.containers.values().any(|known| known.dir == *dir);
+        let mut new: Vec<PathBuf> = found.iter().filter(|dir| !is_known(dir)).cloned().collect();
+        // They take capacity in this order, and those of engines do not choose when they started.
+        new.sort_by_cached_key(|dir| (started(dir), dir.clone()));
+        for dir in &new {
             self.adopt(dir, None);
         }
         let lost: Vec<TenantId> = self

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
+use cgpu_shm::atomic::Ordering::Relaxed;
 use cgpu_shm::units::{DeviceIndex, SlotIndex};
 use rustix::fs::{Gid, Uid};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -532,4 +533,27 @@ fn container_that_corrupts_its_header_gets_no_compute_of_a_later_monitor() {
     file.write_all_at(&header, 0).unwrap();
     eventually("its region", || fault().is_none());
     eventually("its turns", || page.turn(process.gpu).state() != TurnState::Wait);
+}
+
+/// Without a process a container seems not to compute. Its programs do not read their slots again.
+#[test]
+fn container_that_erases_its_slots_has_no_open_gate_beside_others() {
+    let fixture = Fixture::new();
+    let (good, hostile) = (fixture.container("good"), fixture.container("hostile"));
+    let monitor = Monitor::start(fixture.root());
+    let _good = FakeContainer::start(Process::start(&good, 1, Bytes::ZERO));
+    let process = Process::start(&hostile, 1, Bytes::ZERO);
+    await_containers(&monitor);
+    process.region.slot(process.slot).state.store(0, Relaxed);
+    let page = process.region.grant();
+    // Turns come every few milliseconds, until the next heartbeat finds no process.
+    eventually("a gate that stays closed", || {
+        (0..1000).all(|_| {
+            sleep(Duration::from_millis(1));
+            page.turn(process.gpu).state() == TurnState::Wait
+        })
+    });
+    // An honest program is seen when it comes to its gate.
+    let honest = FakeContainer::start(Process::start(&hostile, 1, Bytes::ZERO));
+    eventually("its turns", || honest.held() > Nanos::from_millis(20));
 }

@@ -9,6 +9,7 @@ with_each_runtime! {
     slice_is_reclaimed_when_the_next_runtime_fails
     program_with_foreign_loader_is_reported_by_the_watcher
     control_group_with_a_containers_name_is_not_its_own
+    container_whose_first_process_has_ended_keeps_its_memory
     gpu_partitioned_after_start_is_refused
     idle_container_in_another_pid_namespace_is_not_replaced
 }
@@ -263,6 +264,48 @@ mod steps {
         for group in [odd, user] {
             let _ = fs::remove_dir(group);
         }
+        is_clean(&fixture);
+    }
+
+    /// Where containers share a PID namespace, processes outlive the first one of their container
+    /// until its engine deletes it.
+    pub(crate) fn container_whose_first_process_has_ended_keeps_its_memory(
+        test: &str,
+        runtime: Runtime,
+    ) {
+        let fixture = Fixture::new(T4);
+        let Some(oci) = OciHost::open(test, &fixture, runtime, T4) else { return };
+        let record = |id: &str| -> Value {
+            let text = fs::read_to_string(fixture.root().join("records").join(id));
+            serde_json::from_str(&text.expect("a record")).expect("JSON")
+        };
+        let pause = oci.start("pause", SIX);
+        let namespace = format!("/proc/{}/ns/pid", record("pause")["first"]["pid"]);
+        let program = ["sh", "-c", "sleep 600 | hold 1G 600 & exec sleep 1"];
+        let bundle = oci.bundle("heir", EIGHT, &program);
+        change(&bundle, |config| {
+            let all = config["linux"]["namespaces"].as_array_mut().expect("namespaces");
+            all.retain(|one| one["type"] != "pid");
+            all.push(json!({ "type": "pid", "path": namespace }));
+        });
+        let heir = oci.start_bundle("heir", &bundle);
+        if record("heir")["groups"].as_array().is_none_or(Vec::is_empty) {
+            skip(test, "control-groups", "the runtime makes none here");
+        } else {
+            let stat = format!("/proc/{}/stat", record("heir")["first"]["pid"]);
+            fixture.eventually("the first process has ended", || {
+                let line = fs::read_to_string(&stat).unwrap_or_default();
+                (line.is_empty() || line.contains(") Z ")).then_some(())
+            });
+            let next = oci.bundle("next", SIX, &["sleep", "600"]);
+            let create = ["create", "--bundle", &next.to_string_lossy(), "next"];
+            let refused = Outcome::of(oci.runtime(&create));
+            assert!(refused.code() != Some(0), "{refused:?}");
+            assert!(refused.stderr.contains("do not fit"), "{refused:?}");
+        }
+        heir.delete();
+        oci.start("next", SIX).delete();
+        pause.delete();
         is_clean(&fixture);
     }
 
