@@ -16,8 +16,8 @@ struct Part {
     high_priority: bool,
 }
 
-/// Combines the limits of a container's shares. It has one weight, so that its parts of several GPUs
-/// must be alike.
+/// Combines the limits of a container's shares. It has one weight, so that its parts of several
+/// GPUs must be alike.
 ///
 /// # Errors
 /// They cannot be combined; a message says why.

@@ -48,8 +48,8 @@ impl Existing {
         self.spec["driver"].as_str().unwrap_or_default()
     }
 
-    /// Returns the UUIDs of the GPUs that its devices are, or are instances of. It may be a slice of
-    /// any driver; an attribute may be named with its driver, or without.
+    /// Returns the UUIDs of the GPUs that its devices are, or are instances of. It may be a slice
+    /// of any driver; an attribute may be named with its driver, or without.
     #[must_use]
     pub fn uuids(&self) -> Vec<String> {
         let devices = self.spec["devices"].as_array().into_iter().flatten();

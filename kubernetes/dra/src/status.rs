@@ -1,8 +1,8 @@
 //! What the status of a claim says of its shares, and when it is written. Pure.
 //!
 //! Each write goes to every watcher of claims in the cluster. So a claim's status is written once
-//! when it is prepared, and later at most once in an interval, if a share's limit, its memory or its
-//! part of the GPU's time has changed. Live values are metrics.
+//! when it is prepared, and later at most once in an interval, if a share's limit, its memory or
+//! its part of the GPU's time has changed. Live values are metrics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

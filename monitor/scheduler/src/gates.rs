@@ -70,8 +70,8 @@ impl Gpu {
             Sharing::Contended => false,
         };
         let barred = tenant.is_barred() && self.rule.has_turns();
-        // A container can hide its processes from the monitor. One that seems to have none must come
-        // to the gate while another container has the GPU open.
+        // A container can hide its processes from the monitor. One that seems to have none must
+        // come to the gate while another container has the GPU open.
         let is_member = self.is_member(tenant);
         let absent = !is_member && self.rule.has_turns() && self.has_members();
         if (free || !is_member) && !barred && !absent {

@@ -2,8 +2,7 @@
  *
  * hold BYTES [SECONDS [ROOT]] - allocates BYTES (K, M, G), and prints {"held": BYTES, "pid": PID}
  * on one line. It keeps them until standard input ends, SECONDS (default 60) have passed, or it is
- * killed.
- * Before it prints, it makes the folder ROOT its root.
+ * killed. Before it prints, it makes the folder ROOT its root.
  * Exits 0 after freeing, 4 if the allocation is refused.
  */
 #include "driver.h"

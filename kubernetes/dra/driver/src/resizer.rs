@@ -1,8 +1,8 @@
 //! Resizes prepared claims as their annotations say.
 //!
-//! The driver may get claims, and neither list nor watch them. So it reads its prepared claims again,
-//! one after another. A running container is changed through the monitor, as `cgpu set` does, and
-//! again in each round if it differs: it may have started meanwhile, or another monitor.
+//! The driver may get claims, and neither list nor watch them. So it reads its prepared claims
+//! again, one after another. A running container is changed through the monitor, as `cgpu set`
+//! does, and again in each round if it differs: it may have started meanwhile, or another monitor.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

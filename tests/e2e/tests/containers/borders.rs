@@ -282,17 +282,17 @@ mod steps {
         let pause = oci.start("pause", SIX);
         let namespace = format!("/proc/{}/ns/pid", record("pause")["first"]["pid"]);
         let program = ["sh", "-c", "sleep 600 | hold 1G 600 & exec sleep 1"];
-        let bundle = oci.bundle("heir", EIGHT, &program);
+        let bundle = oci.bundle("successor", EIGHT, &program);
         change(&bundle, |config| {
             let all = config["linux"]["namespaces"].as_array_mut().expect("namespaces");
             all.retain(|one| one["type"] != "pid");
             all.push(json!({ "type": "pid", "path": namespace }));
         });
-        let heir = oci.start_bundle("heir", &bundle);
-        if record("heir")["groups"].as_array().is_none_or(Vec::is_empty) {
+        let successor = oci.start_bundle("successor", &bundle);
+        if record("successor")["groups"].as_array().is_none_or(Vec::is_empty) {
             skip(test, "control-groups", "the runtime makes none here");
         } else {
-            let stat = format!("/proc/{}/stat", record("heir")["first"]["pid"]);
+            let stat = format!("/proc/{}/stat", record("successor")["first"]["pid"]);
             fixture.eventually("the first process has ended", || {
                 let line = fs::read_to_string(&stat).unwrap_or_default();
                 (line.is_empty() || line.contains(") Z ")).then_some(())
@@ -303,7 +303,7 @@ mod steps {
             assert!(refused.code() != Some(0), "{refused:?}");
             assert!(refused.stderr.contains("do not fit"), "{refused:?}");
         }
-        heir.delete();
+        successor.delete();
         oci.start("next", SIX).delete();
         pause.delete();
         is_clean(&fixture);
