@@ -122,6 +122,31 @@ pub fn holdings(root: &Path, counts: impl Fn(&[String]) -> bool) -> io::Result<V
     Ok(holdings)
 }
 
+/// Records that a container is raised to these limits, where they are beyond those that it was
+/// started with: it holds them also when its claims are gone. Without a record of its limits, which
+/// `cgpu-runtime` makes, nothing is recorded.
+///
+/// # Errors
+/// The record cannot be read or written.
+pub fn raise(dir: &Path, limits: &Limits) -> io::Result<()> {
+    let Some(path) = paths::host_limits(dir).filter(|path| path.exists()) else { return Ok(()) };
+    let known = host_limits(dir)?;
+    let mut raised = known.clone();
+    raised.weight = raised.weight.max(limits.weight);
+    raised.percent = raised.percent.max(limits.percent);
+    for (gpu, memory) in &mut raised.gpus {
+        let wanted = limits.gpus.iter().find(|(other, _)| other == gpu);
+        *memory = wanted.map_or(*memory, |(_, wanted)| (*memory).max(*wanted));
+    }
+    if raised == known {
+        return Ok(());
+    }
+    let text = raised.to_text().map_err(|refused| io::Error::other(refused.to_string()))?;
+    let staged = path.with_extension("new");
+    fs::write(&staged, text)?;
+    fs::rename(staged, path)
+}
+
 fn host_limits(dir: &Path) -> io::Result<Limits> {
     let path = paths::host_limits(dir).unwrap_or_default();
     let invalid =
@@ -178,6 +203,8 @@ pub fn read_text(path: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use cgpu_shm::units::Bytes;
+
     use super::*;
 
     /// Returns a directory and its record.
@@ -233,6 +260,27 @@ mod tests {
         let text = format!("version 1\nweight 3\ngpu {gpu} 1024\n");
         fs::write(paths::host_limits(&dir).unwrap(), text).unwrap();
         root
+    }
+
+    #[test]
+    fn raised_container_holds_the_most_that_it_had() {
+        let root = holding_root("null");
+        let dir = paths::containers(root.path()).join("u-0");
+        let held = || holdings(root.path(), |_| true).unwrap().remove(0).limits;
+        let started = held();
+        let with = |weight, bytes| Limits {
+            weight,
+            gpus: vec![(started.gpus[0].0, Bytes(bytes))],
+            ..started.clone()
+        };
+        raise(&dir, &with(1, 512)).unwrap();
+        assert_eq!(held(), started);
+        raise(&dir, &with(1, 2048)).unwrap();
+        assert_eq!(held(), with(3, 2048));
+        raise(&dir, &with(4, 512)).unwrap();
+        assert_eq!(held(), with(4, 2048));
+        raise(&paths::containers(root.path()).join("other"), &started).unwrap();
+        assert_eq!(fs::read_dir(root.path().join("slices")).unwrap().count(), 1);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A claim as the API server sends it, and a record as the disk has it, with any bytes. What a
 //! claim gets can be enforced: it has limits within its device, and a record that is read back
-//! unchanged.
+//! unchanged. An annotation raises none of them beyond what it consumes.
 
 use cgpu_client::device_id::DeviceId;
 use cgpu_client::inventory::HostDevice;
@@ -9,7 +9,7 @@ use cgpu_kubernetes_dra::allocation::NodeClaim;
 use cgpu_kubernetes_dra::claim::ResourceClaim;
 use cgpu_kubernetes_dra::device::{Details, Device, Mode, Pool};
 use cgpu_kubernetes_dra::ledger::Ledger;
-use cgpu_kubernetes_dra::record;
+use cgpu_kubernetes_dra::{record, resize};
 use cgpu_shm::limits::Limits;
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
@@ -41,8 +41,13 @@ pub(crate) fn check(input: &[u8]) {
     check_refusal(record::read("u1", &text).map(|claim| check_claim(&claim)));
     let Ok(claim) = serde_json::from_str::<ResourceClaim>(&text) else { return };
     let pool = pool();
+    let annotation = claim.metadata.annotations.get(resize::ANNOTATION);
     check_refusal(NodeClaim::of(&claim, &pool).map(|claim| {
         check_claim(&claim);
+        check_refusal(resize::resized(&claim, annotation.map(String::as_str)).map(|resized| {
+            check_claim(&resized);
+            assert_eq!(resized.allocated(), claim);
+        }));
         let mut ledger = Ledger::default();
         if ledger.begin(&claim, &pool, &[]).is_ok() {
             for device in &pool.devices {
@@ -60,9 +65,10 @@ fn check_claim(claim: &NodeClaim) {
         assert!(share.name.bytes().all(plain), "{}", share.name);
         let Some(text) = share.limits().expect("limits") else { continue };
         let limits: Limits = text.parse().expect("valid limits");
-        let consumed = share.consumed();
-        assert_eq!(limits.gpus.iter().map(|gpu| gpu.1.0).collect::<Vec<_>>(), [consumed.memory]);
-        assert_eq!((limits.weight, limits.percent.unwrap_or(0)), (consumed.weight, consumed.cores));
+        let granted = share.granted();
+        assert!(granted.fits(share.consumed()), "{granted}");
+        assert_eq!(limits.gpus.iter().map(|gpu| gpu.1.0).collect::<Vec<_>>(), [granted.memory]);
+        assert_eq!((limits.weight, limits.percent.unwrap_or(0)), (granted.weight, granted.cores));
     }
 }
 

@@ -206,6 +206,8 @@ impl Monitor {
     /// Gives a container these limits, where it has others.
     fn apply(&mut self, at: usize, limits: &Limits) -> Result<(), String> {
         let Some(container) = self.status.containers.get(at) else { return Ok(()) };
+        record::raise(&container.dir, limits)
+            .map_err(|error| format!("cannot record the limits of {}: {error}", container.id))?;
         let mut values = Vec::new();
         for gpu in &container.gpus {
             let path = |node: &str| format!("{}/{}/{node}", gpu.gpu, container.id);

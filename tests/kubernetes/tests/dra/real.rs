@@ -483,7 +483,7 @@ fn pods_with_old_names_are_allocated_and_prepared_as_requested() {
 }
 
 /// A pod with a claim of its own, of which three fill a GPU.
-fn pod(at: usize) -> Value {
+pub(crate) fn pod(at: usize) -> Value {
     let capacity = json!({"requests": {"memory": "13Gi", "weight": (at % 6 + 1).to_string()}});
     let request = json!({"name": "gpu", "exactly":
         {"deviceClassName": "cgpu", "capacity": capacity}});

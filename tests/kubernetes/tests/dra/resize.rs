@@ -2,9 +2,12 @@
 
 use cgpu_e2e::{Container, Fixture, Monitor, Worker};
 use cgpu_kubernetes_tests::api_server::Key;
+use cgpu_kubernetes_tests::kubelet::driver::DriverKubelet;
+use cgpu_kubernetes_tests::wait::until_holds;
 use serde_json::{Value, json};
 
-use crate::{GPUS, Host, text, uid};
+use crate::real::{self, ControlPlane, is_allocated};
+use crate::{DRIVER, GPUS, Host, driver, text, uid};
 
 const GIB: u64 = 1 << 30;
 const ANNOTATION: &str = "cgpu.dev/resize";
@@ -192,4 +195,35 @@ fn container_keeps_one_weight_on_all_of_its_gpus() {
     let limits = [0, 1].map(|at| accounting["gpus"][at]["limit"].as_u64());
     assert_eq!(limits, [Some(2 * GIB), Some(GIB)]);
     worker.finish();
+}
+
+#[test]
+fn real_api_server_takes_the_outcome_of_a_resize() {
+    let fixture = Fixture::new(real::GPUS);
+    let test = "real_api_server_takes_the_outcome_of_a_resize";
+    let Some(plane) = ControlPlane::start(test, &fixture.path("")) else { return };
+    let _monitor = Monitor::start(&fixture);
+    let _driver = driver(&fixture, &plane.kubeconfig(), &["--resize-interval", "1"]);
+    let kubelet = DriverKubelet::new(&fixture.path("registry"));
+    let info = fixture.eventually("the driver", || kubelet.register(DRIVER));
+    plane.apply(&real::pod(0));
+    let claim = fixture.eventually("a claim", || plane.claims().into_iter().find(is_allocated));
+    let mut answers = kubelet.prepare(&info, &[&claim]).expect("an answer");
+    answers.remove(uid(&claim)).expect("the claim").expect("prepared");
+    let name = claim["metadata"]["name"].as_str().expect("a name");
+    for (annotation, status, message) in [
+        ("memory=1Gi", "True", "has 1024 MiB, weight 1 of"),
+        ("memory=14Gi", "False", "make a new claim"),
+        ("memory=13Gi", "True", "has 13312 MiB, weight 1 of"),
+    ] {
+        let annotation = format!("{ANNOTATION}={annotation}");
+        plane
+            .kubectl(&["annotate", "--overwrite", "resourceclaim", name, &annotation])
+            .expect("annotated");
+        until_holds(message, || {
+            let condition = &plane.claims()[0]["status"]["devices"][0]["conditions"][0];
+            let said = condition["message"].as_str().unwrap_or_default();
+            condition["status"] == status && said.contains(message)
+        });
+    }
 }
