@@ -35,7 +35,9 @@ pub(super) fn archive(fixture: &Fixture, folder: &Path) -> std::path::PathBuf {
         fs::write(&to, CONTAINER_SCRIPT).expect("a script");
         fs::set_permissions(&to, Permissions::from_mode(0o755)).expect("a script");
     }
-    for name in ["cgpu-device-plugin", "cgpu-scheduler-extender"] {
+    for name in
+        ["cgpu-device-plugin", "cgpu-dra-controller", "cgpu-dra-driver", "cgpu-scheduler-extender"]
+    {
         let program = fixture.dist().file(name);
         put(&format!("opt/cgpu/{name}"), &program);
         for library in needed(&program) {

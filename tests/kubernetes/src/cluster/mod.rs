@@ -37,6 +37,9 @@ pub use node::{Node, NodeSpec};
 /// Timeout of waits: containers and Go programs start slowly on a busy machine.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(240);
 
+/// Seconds between two writes of a claim's status.
+const STATUS_INTERVAL: u32 = 5;
+
 /// `tests/manifests.rs` validates the manifests. kubectl would need the API's description, which
 /// some API servers do not have at once.
 const UNCHECKED: &str = "--validate=false";
@@ -101,11 +104,33 @@ impl Cluster {
                     .then_some(())
                     .filter(|()| node["spec"]["taints"].is_null())
             });
-            cluster.kubectl(&["label", "node", node_spec.name, "gpushare=true"]).exits(0);
+            let engine = if node_spec.is_claimed { "dra" } else { "extender" };
+            let engine = format!("cgpu.dev/engine={engine}");
+            cluster.kubectl(&["label", "node", node_spec.name, "gpushare=true", &engine]).exits(0);
         }
-        cluster.install("GiB");
-        cluster.forward();
+        if node_specs.iter().all(|node_spec| node_spec.is_claimed) {
+            cluster.install_driver();
+        } else {
+            cluster.install("GiB");
+            cluster.forward();
+        }
         Some(cluster)
+    }
+
+    /// Applies our manifests for claims. Simulated GPUs have no CDI devices of a vendor.
+    fn install_driver(&self) {
+        let manifests = include_str!("../../../../kubernetes/manifests/cgpu-dra.yaml");
+        let vendor = "--vendor-cdi-kind=nvidia.com/gpu";
+        assert!(manifests.contains(vendor));
+        let option = format!("--status-interval={STATUS_INTERVAL}");
+        let file = self.folder.path().join("cgpu-dra.yaml");
+        fs::write(&file, manifests.replace(vendor, &option)).expect("a file");
+        let selector = "app.kubernetes.io/name!=cgpu-node";
+        self.kubectl(&["apply", UNCHECKED, "-f", &file.to_string_lossy(), "-l", selector]).exits(0);
+        until("the GPUs are published", || {
+            let listed = self.kubectl(&["get", "resourceslices", "-o", "name"]);
+            (!listed.stdout.is_empty()).then_some(())
+        });
     }
 
     /// Applies our manifests with the nodes' memory in these units.
@@ -184,6 +209,13 @@ impl Cluster {
         let file = self.folder.path().join("text.yaml");
         fs::write(&file, text).expect("a file");
         self.apply(&file);
+    }
+
+    /// Deletes what a text describes, and waits until it is gone.
+    pub fn delete_text(&self, text: &str) {
+        let file = self.folder.path().join("text.yaml");
+        fs::write(&file, text).expect("a file");
+        self.kubectl(&["delete", "--grace-period=1", "-f", &file.to_string_lossy()]).exits(0);
     }
 
     /// Applies a text, which the API server must refuse, and returns its message.
@@ -337,6 +369,14 @@ impl Cluster {
                 "app.kubernetes.io/name=cgpu-scheduler-extender",
                 "--tail=40",
                 "--prefix",
+            ],
+            &[
+                "logs",
+                "-n",
+                "kube-system",
+                "-l",
+                "app.kubernetes.io/name=cgpu-dra-driver",
+                "--tail=40",
             ],
         ] {
             let printed = self.kubectl(words);

@@ -21,6 +21,8 @@ pub struct NodeSpec {
     pub address: &'static str,
     /// Its simulated GPUs, as CGPU_SIM_GPUS lists them.
     pub gpus: &'static str,
+    /// Whether pods claim its GPUs. Its engine then knows nothing of cgpu.
+    pub is_claimed: bool,
 }
 
 /// A running node.
@@ -145,7 +147,9 @@ impl Node {
             self.write(file, text);
         }
         self.machine.run("chmod", &["755", "/opt/cni/bin/test", "/opt/cni/bin/loopback"]).exits(0);
-        self.machine.run("/usr/bin/cgpu", &["setup", "containerd", "--default"]).exits(0);
+        if !self.node_spec.is_claimed {
+            self.machine.run("/usr/bin/cgpu", &["setup", "containerd", "--default"]).exits(0);
+        }
     }
 
     /// Writes a file as the node sees it.
