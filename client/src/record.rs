@@ -21,8 +21,10 @@ use crate::process::{Process, may_have_members};
 /// process was left behind.
 pub const START_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Greatest length read of a file, in bytes.
+/// Greatest length read of a container's file, in bytes.
 const MAX_TEXT: u64 = 64 << 10;
+/// Greatest length read of a record, which no container writes, in bytes.
+const MAX_RECORD: u64 = 16 << 20;
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -187,7 +189,7 @@ fn read(dir: &Path) -> Option<Record> {
         return None;
     }
     let mut bytes = Vec::new();
-    file.take(MAX_TEXT).read_to_end(&mut bytes).ok()?;
+    file.take(MAX_RECORD).read_to_end(&mut bytes).ok()?;
     serde_json::from_slice(&bytes).ok()
 }
 

@@ -55,6 +55,8 @@ const PRELOADS: [&str; 2] = ["ld.so.preload", "ld-nix.so.preload"];
 /// The container's limits.
 pub(crate) const LIMITS: &str = "limits";
 
+/// Containers with the same shares whose files surely fit into their folder.
+const MAX_SHARING: u32 = 32;
 /// The host's files of a folder.
 const HOST_FILES: [fn(&Path) -> Option<PathBuf>; 2] = [paths::host_limits, paths::host_record];
 /// A file for the host that is being written. No container has this name.
@@ -246,7 +248,10 @@ impl Folder {
             None => record.others.push(Container::of(spec)),
         }
         self.record(&record)?;
-        fs::create_dir_all(self.own())?;
+        let own = self.own();
+        fs::create_dir_all(&own).with_context(|| {
+            format!("cannot make {}: do very many containers use this claim?", own.display())
+        })?;
         Ok(())
     }
 
@@ -268,7 +273,7 @@ impl Folder {
         })?;
         write_for_host(paths::host_limits(&self.path), &limits)?;
         fs::create_dir(&self.path)?;
-        tmpfs::mount(&self.path)?;
+        tmpfs::mount(&self.path, if spec.shares.is_empty() { 1 } else { MAX_SHARING })?;
         // Whatever the umask, because all users of the container read it.
         fs::set_permissions(&self.path, Permissions::from_mode(0o755))?;
         let created = SystemTime::now()

@@ -21,9 +21,9 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use rustix::thread::LinkNameSpaceType;
 
-/// Pages for the small files: limits, preload files, records, the message of a refusal.
+/// Pages for a container's small files: limits, preload files, the message of a refusal.
 const SMALL_FILE_PAGES: u64 = 32;
-/// Files, folders and links: about a dozen, and extended attributes may count as inodes.
+/// Files, folders and links of a container: about a dozen, and extended attributes may count as inodes.
 const MAX_INODES: u32 = 64;
 /// Lets the kernel use a huge page. `use` has 529 pages; to allocate and free them one by one costs
 /// a start 0.9 ms, and with one page of 2 MiB a tenth of that. Smaller files use normal pages.
@@ -34,22 +34,25 @@ const INITIAL_USERS: u64 = 0xEFFF_FFFD;
 /// Inode of the initial mount namespace, where it is fixed (`MNT_NS_INIT_INO`, Linux 6.18).
 const INITIAL_MOUNTS: u64 = 0xEFFF_FFF8;
 
-/// Mounts a tmpfs on a folder if it would be mounted for the host; returns whether it did.
+/// Mounts a tmpfs with files of so many containers on a folder, if it would be mounted for the host;
+/// returns whether it did.
 ///
 /// # Errors
 /// The system refuses the mount.
-pub fn mount(folder: &Path) -> io::Result<bool> {
+pub fn mount(folder: &Path, containers: u32) -> io::Result<bool> {
     if !mounts_for_host() {
         return Ok(false);
     }
     let page = rustix::param::page_size() as u64;
-    let size: u64 = [Kind::Use.size(), Kind::Grant.size(), SMALL_FILE_PAGES * page]
+    let small = SMALL_FILE_PAGES * page * u64::from(containers);
+    let size: u64 = [Kind::Use.size(), Kind::Grant.size(), small]
         .iter()
         .map(|size| size.next_multiple_of(page))
         .sum();
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let mount = |more: &str| {
-        let options = CString::new(format!("size={size},nr_inodes={MAX_INODES},mode=0755{more}"))?;
+        let inodes = MAX_INODES.saturating_mul(containers);
+        let options = CString::new(format!("size={size},nr_inodes={inodes},mode=0755{more}"))?;
         Ok::<_, io::Error>(rustix::mount::mount("cgpu", folder, "tmpfs", flags, options.as_c_str()))
     };
     let mounted = match mount(HUGE_OPTION)? {
@@ -120,7 +123,7 @@ mod tests {
     #[test]
     fn container_cannot_write_beyond_its_tmpfs() {
         let folder = tempfile::tempdir().unwrap();
-        if !mount(folder.path()).unwrap_or(false) {
+        if !mount(folder.path(), 1).unwrap_or(false) {
             return;
         }
         let outcome = std::panic::catch_unwind(|| {

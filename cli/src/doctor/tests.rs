@@ -381,7 +381,7 @@ fn container_without_seccomp_has_a_cause() {
     let (none, filtered) = ("Name:\ta\nSeccomp:\t0\nSeccomp_filters:\t0\n", "Seccomp:\t2\n");
     let fixture = Fixture::new();
     assert_eq!(found(&fixture, none), [""; 0], "a program of the host");
-    fixture.put("/run/cgpu/container", b"{}");
+    fixture.put("/run/cgpu/libcgpu.so", b"");
     assert_eq!(found(&fixture, none), ["no_seccomp"]);
     assert_eq!(found(&fixture, filtered), [""; 0]);
     assert_eq!(found(&fixture, ""), [""; 0]);

@@ -9,7 +9,7 @@ use super::allowance::Allowance;
 use super::last_second::LastSecond;
 use super::policy::{Entitlement, Policy, WHOLE};
 use super::refill::signed;
-use super::step::{Gate, Observation, Plan, Sharing, TenantId, WAIT};
+use super::step::{Gate, Observation, Plan, Sharing, TenantId, UNDECIDED, WAIT};
 use super::tenants::Tenant;
 use super::tuning::Tuning;
 use super::turn_history::{PastTurn, TurnHistory};
@@ -104,7 +104,7 @@ impl Gpu {
             return;
         }
         // No valid state, so that the first gate counts as changed.
-        let mut tenant = Tenant::new(id, entitlement, Gate::without_grant(0xff), self.charged);
+        let mut tenant = Tenant::new(id, entitlement, Gate::without_grant(UNDECIDED), self.charged);
         // A round's credit, so that a newcomer does not wait for the next round.
         tenant.balance = signed(self.tuning.base_slice);
         self.queue.push(tenant);
@@ -259,6 +259,13 @@ impl Gpu {
             hides_work: tenant.hides_work(now),
             barred: tenant.is_barred() && self.policy.has_turns(),
         })
+    }
+
+    /// Returns what a container's gate says. None: it is not among the GPU's containers, or no step
+    /// has decided yet.
+    #[must_use]
+    pub fn last_gate(&self, id: TenantId) -> Option<Gate> {
+        self.find(id).map(|tenant| tenant.gate).filter(|gate| gate.turn != UNDECIDED)
     }
 
     /// Returns the share that a container is guaranteed while it is busy, in parts of [`WHOLE`].

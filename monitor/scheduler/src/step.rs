@@ -79,6 +79,8 @@ pub(super) const OPEN: u64 = 0;
 pub(super) const YOURS: u64 = 1;
 /// `CGPU_TURN_WAIT`.
 pub(super) const WAIT: u64 = 2;
+/// The turn of a container before the first step with it.
+pub(super) const UNDECIDED: u64 = 0xff;
 
 /// Result of a step.
 #[derive(Clone, Debug, Default)]

@@ -10,6 +10,15 @@ use cgpu_shm::file::Error;
 use cgpu_shm::grant::{GrantView, GrantWriter, Turn, TurnState};
 use cgpu_shm::units::{DeviceIndex, Nanos};
 
+/// Closes the gates of all entries of a page.
+pub(super) fn close_gates(page: &GrantWriter) {
+    for gpu in DeviceIndex::all() {
+        let epoch = GrantView::new(page.page()).turn(gpu).epoch() + 1;
+        page.set_turn(gpu, Turn::new(epoch, TurnState::Wait), Nanos::ZERO, Nanos::ZERO);
+    }
+    page.bump_gate();
+}
+
 /// The page, with all gates closed while the heartbeat goes on.
 #[derive(Debug)]
 pub(super) struct ClosedPage(GrantWriter);
@@ -22,11 +31,7 @@ impl ClosedPage {
     pub(super) fn open(directory: &Path, monitor: u64) -> Result<Self, Error> {
         let page = GrantWriter::open(directory)?;
         page.adopt(monitor);
-        for gpu in DeviceIndex::all() {
-            let epoch = GrantView::new(page.page()).turn(gpu).epoch() + 1;
-            page.set_turn(gpu, Turn::new(epoch, TurnState::Wait), Nanos::ZERO, Nanos::ZERO);
-        }
-        page.bump_gate();
+        close_gates(&page);
         Ok(Self(page))
     }
 

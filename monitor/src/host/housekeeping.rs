@@ -207,16 +207,17 @@ impl Host {
             });
             limits.insert(uuid, (gpu, wanted));
         }
-        let page =
-            |gpu| limits.values().find(|(known, _)| *known == gpu).map(|(_, wanted)| *wanted);
+        // A GPU may be in an entry that the monitor has not seen, so none has more than the least.
+        let set = limits.values().map(|(_, wanted)| *wanted).filter(|limit| *limit > Bytes::ZERO);
+        let least = set.min();
+        let page = |gpu| {
+            let known = limits.values().find(|(known, _)| *known == gpu);
+            known.map(|(_, wanted)| *wanted).or(least).unwrap_or(Bytes::ZERO)
+        };
         for gpu in DeviceIndex::all() {
             let now = region.limit(gpu);
-            let wanted = if container.is_blocked {
-                Some(BLOCKED_LIMIT)
-            } else {
-                page(gpu).or((now == BLOCKED_LIMIT).then_some(Bytes::ZERO))
-            };
-            if let Some(wanted) = wanted.filter(|wanted| *wanted != now) {
+            let wanted = if container.is_blocked { BLOCKED_LIMIT } else { page(gpu) };
+            if wanted != now {
                 region.set_limit(gpu, wanted);
             }
         }
@@ -233,8 +234,15 @@ impl Host {
         }
         let Some(container) = self.containers.get_mut(&tenant) else { return };
         if let Some(region) = &mut container.region {
-            let own = self.devices.iter().filter(|device| gpus.contains(&device.uuid));
-            own.for_each(|device| region.keep_gpu(device.uuid));
+            for device in self.devices.iter().filter(|device| gpus.contains(&device.uuid)) {
+                let is_new = region.keep_gpu(device.uuid);
+                let gate = device.scheduler.last_gate(tenant).filter(|_| is_new);
+                // The page of a container that was started again has none yet.
+                if let (Some(gate), Some(gpu)) = (gate, region.gpu(device.uuid)) {
+                    region.set_gate(gpu, &gate);
+                    region.turn(true);
+                }
+            }
         }
         let Some(container) = self.containers.get(&tenant) else { return };
         for device in &mut self.devices {

@@ -23,6 +23,7 @@ use cgpu_shm::units::{Bytes, DeviceIndex, Generation, Nanos, SlotIndex};
 use cgpu_shm::uuid::Uuid;
 use rustix::fs::fstat;
 
+use super::closed_page::close_gates;
 use super::device_list::DeviceList;
 use super::doorbell_pipe::DoorbellPipe;
 use super::lock_queries::Process;
@@ -60,6 +61,9 @@ impl Region {
         let mut reader = Reader::open(directory)?;
         let grantor = GrantWriter::open(directory)?;
         grantor.adopt(monitor);
+        // A container says in which entry a GPU is, and may say so falsely. An entry that is no
+        // GPU's, as far as the monitor has seen, has a closed gate.
+        close_gates(&grantor);
         // The identity of the open file: the name may belong to another file by now.
         let about = fstat(reader.file()).map_err(|error| fail(error.into()))?;
         let locks = Arc::new(reader.file().try_clone_to_owned().map_err(fail)?);
@@ -178,11 +182,14 @@ impl Region {
         Some(reports.collect())
     }
 
-    /// Keeps the index of the GPU with this UUID, whatever the container writes from now on.
-    pub(crate) fn keep_gpu(&mut self, uuid: Uuid) {
-        if let Some(index) = self.gpu(uuid) {
-            self.named.entry(uuid).or_insert(index);
-        }
+    /// Keeps the index of the GPU with this UUID, whatever the container writes from now on. Returns
+    /// whether it was not known before.
+    pub(crate) fn keep_gpu(&mut self, uuid: Uuid) -> bool {
+        let Some(index) = self.gpu(uuid).filter(|_| !self.named.contains_key(&uuid)) else {
+            return false;
+        };
+        self.named.insert(uuid, index);
+        true
     }
 
     /// Returns the GPUs that the container has named.

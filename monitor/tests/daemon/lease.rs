@@ -5,9 +5,10 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::Duration;
+
+use cgpu_shm::atomic::{AtomicBool, Ordering};
 
 /// A thread that holds the lease, and answers each request to give it up by taking another one.
 #[derive(Debug)]

@@ -557,3 +557,32 @@ fn container_that_erases_its_slots_has_no_open_gate_beside_others() {
     let honest = FakeContainer::start(Process::start(&hostile, 1, Bytes::ZERO));
     eventually("its turns", || honest.held() > Nanos::from_millis(20));
 }
+
+/// The programs of a container take their turns from the entry in which they find the GPU. The
+/// monitor has seen it in another one.
+#[test]
+fn container_that_hides_where_its_gpu_is_has_no_open_gate_and_no_other_limit() {
+    let fixture = Fixture::new();
+    let (good, hostile) = (fixture.container("good"), fixture.container("hostile"));
+    let limit = Bytes::from_mib(8000);
+    let limits = format!("version 1\ngpu {} {}\n", uuid(1), limit.0);
+    fs::write(hostile.join("limits"), limits).unwrap();
+    let monitor = Monitor::start(fixture.root());
+    let _good = FakeContainer::start(Process::start(&good, 1, Bytes::ZERO));
+    let decoy = Process::start(&hostile, 1, limit);
+    await_containers(&monitor);
+    let file = fs::File::options().write(true).open(hostile.join("use")).unwrap();
+    // `CgpuUse.gpu` of `include/cgpu.h`.
+    let place = |gpu: DeviceIndex| 2048 + 128 * gpu.get() as u64;
+    file.write_all_at(&uuid(7).0, place(decoy.gpu)).unwrap();
+    let process = Process::start(&hostile, 1, limit);
+    assert_ne!(process.gpu, decoy.gpu, "it is registered again");
+    file.write_all_at(&uuid(8).0, place(process.gpu)).unwrap();
+    let page = process.region.grant();
+    monitor.client().set("0/hostile/memsize", "1048576").unwrap();
+    eventually("the limit", || page.limit(process.gpu, limit) == Bytes(1_048_576));
+    for _ in 0..1000 {
+        sleep(Duration::from_millis(1));
+        assert_eq!(page.turn(process.gpu).state(), TurnState::Wait);
+    }
+}

@@ -206,6 +206,22 @@ fn containers_with_the_same_shares_have_one_folder() {
     make_of_shares(root.path(), "four", 10000, &["b"]).unwrap();
 }
 
+/// Fifteen filled the folder once.
+#[test]
+fn files_of_many_containers_with_the_same_shares_fit() {
+    let root = root();
+    for number in 0..MAX_SHARING {
+        let id = format!("{number}").repeat(32);
+        let folder = make_of_shares(root.path(), &id, 10, &["a"]).unwrap();
+        for name in ["ld.so.preload", "ld-nix.so.preload", "mounts", "another"] {
+            folder.put_own(name, &[b'x'; 4000], 0o644).unwrap();
+        }
+        folder.record_first_process(std::process::id().cast_signed()).unwrap();
+    }
+    let dir = paths::containers(root.path()).join("a");
+    assert_eq!(record::containers(&dir).len(), MAX_SHARING as usize);
+}
+
 #[test]
 fn folder_of_shares_is_left_behind_when_all_of_its_containers_have_ended() {
     let root = root();
