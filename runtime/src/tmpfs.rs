@@ -23,7 +23,8 @@ use rustix::thread::LinkNameSpaceType;
 
 /// Pages for a container's small files: limits, preload files, the message of a refusal.
 const SMALL_FILE_PAGES: u64 = 32;
-/// Files, folders and links of a container: about a dozen, and extended attributes may count as inodes.
+/// Files, folders and links of a container: about a dozen, and extended attributes may count as
+/// inodes.
 const MAX_INODES: u32 = 64;
 /// Lets the kernel use a huge page. `use` has 529 pages; to allocate and free them one by one costs
 /// a start 0.9 ms, and with one page of 2 MiB a tenth of that. Smaller files use normal pages.
@@ -34,8 +35,8 @@ const INITIAL_USERS: u64 = 0xEFFF_FFFD;
 /// Inode of the initial mount namespace, where it is fixed (`MNT_NS_INIT_INO`, Linux 6.18).
 const INITIAL_MOUNTS: u64 = 0xEFFF_FFF8;
 
-/// Mounts a tmpfs with files of so many containers on a folder, if it would be mounted for the host;
-/// returns whether it did.
+/// Mounts a tmpfs with files of so many containers on a folder, if it would be mounted for the
+/// host; returns whether it did.
 ///
 /// # Errors
 /// The system refuses the mount.

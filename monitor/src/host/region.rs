@@ -182,8 +182,8 @@ impl Region {
         Some(reports.collect())
     }
 
-    /// Keeps the index of the GPU with this UUID, whatever the container writes from now on. Returns
-    /// whether it was not known before.
+    /// Keeps the index of the GPU with this UUID, whatever the container writes from now on.
+    /// Returns whether it was not known before.
     pub(crate) fn keep_gpu(&mut self, uuid: Uuid) -> bool {
         let Some(index) = self.gpu(uuid).filter(|_| !self.named.contains_key(&uuid)) else {
             return false;
