@@ -156,7 +156,8 @@ mod tests {
         let entry = serde_json::from_value(entry).expect("a configuration");
         let settings = config::settings(&[entry], REQUEST).expect("it is understood");
         assert!(settings.high_priority);
-        assert!(ClaimRequest::named("cgpu-gpus-1").expect("a request").template()["spec"]["devices"]["config"].is_null());
+        let plain = ClaimRequest::named("cgpu-gpus-1").expect("a request").template();
+        assert!(plain["spec"]["devices"]["config"].is_null());
     }
 
     #[test]

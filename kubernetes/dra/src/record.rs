@@ -45,8 +45,8 @@ pub fn read(uid: &str, text: &str) -> Result<NodeClaim, Refusal> {
     let Versioned { version } = serde_json::from_str(text).map_err(invalid)?;
     if !(VERSION..=RESIZED_VERSION).contains(&version) {
         return Err(Refusal::new(format!(
-            "it has version {version}, expected at most {RESIZED_VERSION}: install the release that wrote it, or \
-             drain the node and remove it"
+            "it has version {version}, expected at most {RESIZED_VERSION}: install the release \
+             that wrote it, or drain the node and remove it"
         )));
     }
     let Record { claim, .. } = serde_json::from_str(text).map_err(invalid)?;

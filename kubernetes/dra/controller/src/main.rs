@@ -112,7 +112,9 @@ async fn write(api: &Api, cache: &Cache, change: &Change) -> Result<(), Failure>
             let (namespace, name) = key;
             let object = json!({
                 "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
-                "metadata": { "name": name, "namespace": namespace, "labels": { MANAGED_BY: NAME } },
+                "metadata": {
+                    "name": name, "namespace": namespace, "labels": { MANAGED_BY: NAME },
+                },
                 "spec": request.template(),
             });
             match api.create::<Template>(namespace, &object).await {

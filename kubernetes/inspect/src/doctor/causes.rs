@@ -109,8 +109,8 @@ cgpu_diagnosis::causes! {
         "Compare them with the devices (kubectl get resourceslice -o yaml), and make a new claim.";
     ClaimTainted, Pending, Wrong, "claim_tainted",
         "All devices that the claim selects have taints.",
-        "Cure the GPUs (cgpu doctor on their nodes), or remove the other plugin or driver: then the \
-         driver removes its taint; or add nodes.";
+        "Cure the GPUs (cgpu doctor on their nodes), or remove the other plugin or driver: then \
+         the driver removes its taint; or add nodes.";
     ClaimOtherMode, Pending, Wrong, "claim_other_mode",
         "No selected device gives such capacities: GPUs have weights, or cores (policy 3).",
         "Request what the devices have, or set the policy of an empty GPU (cgpu set 0/policy 3).";
