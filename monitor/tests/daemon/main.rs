@@ -690,24 +690,3 @@ fn unwritable_state_directory_costs_only_the_settings() {
     assert_eq!(client.get("0/policy").unwrap(), "1");
     assert_eq!(find(&status(&monitor), "a").faults, std::collections::BTreeMap::new());
 }
-
-/// A container of an engine does not choose when it started, but may choose its name.
-#[test]
-fn containers_take_capacity_in_the_order_in_which_they_started() {
-    let fixture = Fixture::new();
-    let processes = [("b", 100), ("a", 200)].map(|(name, started)| {
-        let dir = fixture.container(name);
-        let limits = format!("version 1\nweight 15\ngpu {} 1048576\n", uuid(1));
-        fs::write(dir.join("limits"), limits).unwrap();
-        let record = paths::host_record(&dir).unwrap();
-        fs::create_dir_all(record.parent().unwrap()).unwrap();
-        let text = format!(r#"{{"bundle":"/b","first":{{"pid":1,"started":{started}}}}}"#);
-        fs::write(record, text).unwrap();
-        Process::start(&dir, 1, Bytes::from_mib(1))
-    });
-    let monitor = Monitor::start(fixture.root());
-    await_containers(&monitor);
-    let has_fault = |name| find(&status(&monitor), name).faults.contains_key("no_weight");
-    assert_eq!((has_fault("b"), has_fault("a")), (false, true), "there are 20, and a has 5");
-    drop(processes);
-}
