@@ -45,6 +45,9 @@ const SEARCH_RATIO: u64 = 16;
 /// Time after which a search is made again that has left out processes of the host.
 const AGAIN: Nanos = Nanos::from_millis(500);
 
+/// The identity of no file: inode numbers begin with 1.
+const ENDED: (u64, u64) = (0, 0);
+
 #[derive(Debug)]
 pub(crate) struct Registrant {
     /// Readable when it has exited.
@@ -92,7 +95,8 @@ pub(crate) struct Container {
     /// The priority set in the control tree.
     pub(crate) high: Option<bool>,
     pub(crate) region: Option<Region>,
-    /// Identity of the region that was opened last.
+    /// Identity of the region that was opened last; [`ENDED`] once its file was gone. A later file
+    /// may have the same identity.
     last_region: Option<(u64, u64)>,
     /// Accesses to its files. What they cost counts although its region was replaced.
     lock_queries: LockQueries,
@@ -196,6 +200,9 @@ impl Container {
             return None;
         }
         let replaced = self.region.take_if(|region| is_heartbeat && !region.is_of(&self.dir));
+        if replaced.as_ref().is_some_and(|region| !region.has_file(&self.dir)) {
+            self.last_region = Some(ENDED);
+        }
         let task = match (replaced, &self.region) {
             (Some(region), _) => FileTask::Close(Box::new(region)),
             (None, Some(region)) => {
@@ -481,12 +488,6 @@ impl Container {
             .as_ref()
             .is_some_and(|region| !region.live.is_empty() && region.gpu(uuid).is_some());
         Presence { created: open || !self.registrants.is_empty(), open }
-    }
-
-    /// Whether no registrant lives and no process of it does.
-    pub(crate) fn is_deserted(&self) -> bool {
-        self.registrants.is_empty()
-            && self.region.as_ref().is_none_or(|region| region.live.is_empty())
     }
 
     /// Notes which of its processes have exited since the last call, and drops what was kept of

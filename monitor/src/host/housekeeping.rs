@@ -228,7 +228,7 @@ impl Host {
     /// Admits the container to its GPUs, and dismisses it from those it no longer has.
     pub(super) fn update_membership(&mut self, now: Nanos, tenant: TenantId, changed: bool) {
         let Some(container) = self.containers.get(&tenant) else { return };
-        let (gpus, deserted) = (container.gpus(), container.is_deserted());
+        let gpus = container.gpus();
         for uuid in &gpus {
             self.find_gpu(*uuid);
         }
@@ -248,7 +248,9 @@ impl Host {
         for device in &mut self.devices {
             let known = device.scheduler.share(now, tenant).is_some();
             let has = gpus.contains(&device.uuid);
-            if has && (known || !deserted) {
+            // Also without a process: the container may hide it, and its gate stays closed until the
+            // scheduler opens it.
+            if has {
                 if !known {
                     let capacity = Capacity::on(device, &self.containers);
                     device.scheduler.admit(now, tenant, capacity.of(container));

@@ -91,10 +91,14 @@ impl Region {
     /// Whether the files in the directory are still the open ones.
     pub(crate) fn is_of(&self, directory: &Path) -> bool {
         // A lost page is reported when it is opened anew.
-        !self.grantor.is_lost()
-            // A link is not followed: it might lead to the monitor's own file.
-            && fs::symlink_metadata(directory.join("use"))
-                .is_ok_and(|about| (about.dev(), about.ino()) == self.identity)
+        !self.grantor.is_lost() && self.has_file(directory)
+    }
+
+    /// Whether `use` in the directory is still the open one.
+    pub(super) fn has_file(&self, directory: &Path) -> bool {
+        // A link is not followed: it might lead to the monitor's own file.
+        fs::symlink_metadata(directory.join("use"))
+            .is_ok_and(|about| (about.dev(), about.ino()) == self.identity)
     }
 
     /// Returns the identity of `use`, by which processes that map it are found.

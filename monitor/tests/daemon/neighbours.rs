@@ -558,6 +558,23 @@ fn container_that_erases_its_slots_has_no_open_gate_beside_others() {
     eventually("its turns", || honest.held() > Nanos::from_millis(20));
 }
 
+/// The monitor may come after the container has erased its slots.
+#[test]
+fn container_that_never_shows_a_process_computes_while_no_other_does() {
+    let fixture = Fixture::new();
+    let process = Process::start(&fixture.container("hostile"), 1, Bytes::ZERO);
+    process.region.slot(process.slot).state.store(0, Relaxed);
+    let monitor = Monitor::start(fixture.root());
+    let turn = || process.region.grant().turn(process.gpu).state();
+    let is_adopted = || process.region.grant().gate() != 0;
+    eventually("the monitor", is_adopted);
+    eventually("an open gate", || turn() == TurnState::Open);
+    let good = FakeContainer::start(Process::start(&fixture.container("good"), 1, Bytes::ZERO));
+    eventually("a closed gate", || turn() == TurnState::Wait);
+    drop(good);
+    eventually("an open gate again", || turn() == TurnState::Open);
+}
+
 /// The programs of a container take their turns from the entry in which they find the GPU. The
 /// monitor has seen it in another one.
 #[test]

@@ -252,6 +252,21 @@ fn accesses_to_slow_files_are_bounded_beyond_the_replacement_of_the_files() {
     assert!(fixture.container.begin_access(again + Nanos(used.0 * 31), 1, true).is_none());
 }
 
+/// The next file system of a container can have the device number of the one before, and its files
+/// the same inodes.
+#[test]
+fn container_whose_files_were_gone_was_started_again() {
+    let mut fixture = Fixture::new();
+    let (file, away) =
+        (fixture.directory.path().join("use"), fixture.directory.path().join("away"));
+    let now = Monotonic.now();
+    std::fs::rename(&file, &away).unwrap();
+    assert!(fixture.container.access(now).replaced);
+    std::fs::rename(&away, &file).unwrap();
+    let found = fixture.container.access(now);
+    assert!(found.region && found.restarted);
+}
+
 #[test]
 fn process_lives_until_its_lock_or_its_descriptor_shows_its_exit() {
     let mut fixture = Fixture::new();
