@@ -64,6 +64,20 @@ RUNTIME_SETTINGS=/etc/cgpu/runtime.toml
 say() { printf 'cgpu: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
+# Prints the script's usage and ends, if its first argument asks for it.
+help() { case ${1:-} in -h | --help) echo "$usage"; exit 0 ;; esac; }
+
+# Sets `built` to the folder of built files: the argument, or what was built from these sources.
+find_built() {
+    built=$sources/target/dist
+    if [ $# = 1 ]; then built=$1; elif [ ! -d "$built" ]; then built=$sources; fi
+    [ -d "$built" ] || die "$built is not a folder; $usage"
+    for needed in cgpu cgpu-monitor libcgpu.so; do
+        [ -f "$built/$needed" ] ||
+            die "no $needed in $built: build it (cargo xtask build --portable), or name its folder"
+    done
+}
+
 # Returns whether there is a service manager to use: when installing into another root, only one
 # that SYSTEMCTL names.
 has_systemd() {

@@ -18,19 +18,12 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/files.sh"
 
 usage="usage: install.sh [--no-start] [FOLDER OF BUILT FILES]"
+help "$@"
 start=yes
 [ "${1:-}" != --no-start ] || { start=no; shift; }
 sources=$(dirname "$here")
-case $#${1:-} in
-0) built=$sources/target/dist; [ -d "$built" ] || built=$sources ;;
-1-*) die "$usage" ;;
-1*) built=$1; [ -d "$built" ] || die "$built is not a folder; $usage" ;;
-*) die "$usage" ;;
-esac
-for needed in cgpu cgpu-monitor libcgpu.so; do
-    [ -f "$built/$needed" ] ||
-        die "no $needed in $built: build it (cargo xtask build --portable), or name its folder"
-done
+case $#${1:-} in 0 | 1[!-]*) ;; *) die "$usage" ;; esac
+find_built "$@"
 shim=libcgpu.so
 [ ! -f "$built/portable/$shim" ] || shim=portable/$shim
 needs=$(grep -aoE 'GLIBC_2\.[0-9]+' "$built/$shim" | sed 's/.*\.//' | sort -n | tail -n 1)

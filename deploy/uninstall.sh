@@ -9,13 +9,15 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/files.sh"
+usage="usage: uninstall.sh [--purge] [--force]"
+help "$@"
 purge=no
 force=no
 for argument; do
     case $argument in
     --purge) purge=yes ;;
     --force) force=yes ;;
-    *) die "usage: uninstall.sh [--purge] [--force]" ;;
+    *) die "$usage" ;;
     esac
 done
 root=${DESTDIR:-}

@@ -8,11 +8,13 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/files.sh"
+usage="usage: upgrade.sh [--cold] [FOLDER OF BUILT FILES]"
+help "$@"
+sources=$(dirname "$here")
 cold=no
 [ "${1:-}" != --cold ] || { cold=yes; shift; }
-usage="usage: upgrade.sh [--cold] [FOLDER OF BUILT FILES]"
 case $#${1:-} in 0 | 1[!-]*) ;; *) die "$usage; to check only: cgpu upgrade --check" ;; esac
-[ $# = 0 ] || [ -d "$1" ] || die "$1 is not a folder; $usage"
+find_built "$@"
 [ -f "${DESTDIR:-}$LIST" ] || die "nothing is installed: use install.sh"
 if [ $cold = yes ]; then
     for container in "${DESTDIR:-}"/run/cgpu/containers/*/; do
@@ -21,8 +23,6 @@ if [ $cold = yes ]; then
     done
 elif [ -z "${DESTDIR:-}" ] && [ -S /run/cgpu/monitor.sock ]; then
     # The new release checks whether it can take over.
-    built=${1:-$(dirname "$here")/target/dist}
-    [ -x "$built/cgpu" ] || built=$(dirname "$here")
     "$built/cgpu" upgrade --check || die "cannot upgrade while containers run: see above"
 fi
 exec "$here/install.sh" "$@"

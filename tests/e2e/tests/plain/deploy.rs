@@ -498,12 +498,11 @@ fn unknown_script_arguments_change_nothing() {
     script("install.sh", root, &[&built]).exits(0);
     let before = all(root);
     for (name, arguments) in [
-        ("install.sh", &["--help"][..]),
-        ("install.sh", &["/nowhere"]),
+        ("install.sh", &["/nowhere"][..]),
+        ("install.sh", &["--start"]),
         ("install.sh", &["--no-start", &built, "more"]),
         ("upgrade.sh", &["--check"]),
         ("upgrade.sh", &["--cold", "/nowhere"]),
-        ("uninstall.sh", &["--help"]),
         ("uninstall.sh", &["--prune"]),
         ("uninstall.sh", &["--purge", "now"]),
         ("uninstall.sh", &["--force", "--now"]),
@@ -512,6 +511,16 @@ fn unknown_script_arguments_change_nothing() {
         assert!(outcome.stderr.contains("usage: "), "{name} {arguments:?}: {outcome:?}");
         assert_eq!(all(root), before, "{name} {arguments:?}");
     }
+    for name in ["install.sh", "upgrade.sh", "uninstall.sh"] {
+        let outcome = script(name, root, &["--help"]).exits(0);
+        assert!(outcome.stdout.contains("usage: ") && outcome.stderr.is_empty(), "{outcome:?}");
+    }
+    let empty = root.join("usr").to_string_lossy().into_owned();
+    for name in ["install.sh", "upgrade.sh"] {
+        let outcome = script(name, root, &[&empty]).exits(1);
+        assert!(outcome.stderr.contains(&format!("no cgpu in {empty}")), "{outcome:?}");
+    }
+    assert_eq!(all(root), before);
 }
 
 #[test]
