@@ -1,8 +1,9 @@
 //! What the status of a claim says of its shares, and when it is written. Pure.
 //!
 //! Each write goes to every watcher of claims in the cluster. So a claim's status is written once
-//! when it is prepared, and later at most once in an interval, if a share's limit, its memory or
-//! its part of the GPU's time has changed. Live values are metrics.
+//! when it is prepared, once when its part of the GPU's time is first measured, and later at most
+//! once in an interval, if a share's limit, its memory or its part of the GPU's time has changed.
+//! Live values are metrics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,6 +16,9 @@ use crate::resize::Outcome;
 
 /// Smallest change of a share's part of the GPU's time that is written, in percentage points.
 const MIN_CHANGE: f64 = 5.0;
+
+/// Seconds that are measured before a share's part of the GPU's time is written for the first time.
+const FIRST_MEASURED: u32 = 20;
 
 /// Delay before a failed write is repeated.
 const RETRY_BACKOFF: Duration = Duration::from_secs(10);
@@ -103,6 +107,16 @@ impl Reported {
     }
 }
 
+impl Written {
+    /// Whether a share was measured for long enough, of which the status has no measurement.
+    fn has_first_measurement(&self) -> bool {
+        self.measured.iter().any(|(name, mean)| {
+            let before = self.shares.get(name).and_then(|share| share.measured.value());
+            before.is_none() && mean.seconds >= FIRST_MEASURED
+        })
+    }
+}
+
 impl Statuses {
     /// Makes the statuses of a node's pool. A claim's is written at most once in `interval`.
     #[must_use]
@@ -133,7 +147,7 @@ impl Statuses {
             let Some(written) = self.claims.get_mut(&claim.uid) else { continue };
             let condition = conditions.get(&claim.uid);
             let is_news = condition != written.condition.as_ref();
-            if now < written.due && !is_news {
+            if now < written.due && !is_news && !written.has_first_measurement() {
                 continue;
             }
             written.due = now + self.interval;
@@ -253,6 +267,16 @@ mod tests {
         // A claim that is gone is forgotten.
         assert!(statuses.next(at(1220), &[], &Uses::new(), &NONE).is_none());
         assert!(statuses.next(at(1221), &claims, &Uses::new(), &NONE).is_some());
+    }
+
+    #[test]
+    fn first_measurement_is_not_delayed() {
+        let (claims, mut statuses) = (claims(), Statuses::new("n1", INTERVAL));
+        statuses.next(at(0), &claims, &Uses::new(), &NONE).unwrap();
+        let mut next = |second| statuses.next(at(second), &claims, &uses(30.0), &NONE);
+        let (_, devices) = (1..).find_map(&mut next).unwrap();
+        assert_eq!(devices[0]["data"]["measuredSeconds"], FIRST_MEASURED);
+        assert!((21..1000).all(|second| next(second).is_none()), "it does not change");
     }
 
     #[test]
