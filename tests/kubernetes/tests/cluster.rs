@@ -228,11 +228,20 @@ fn stateful_sets_of_documents_000_and_004_run() {
         (one("limits") && one("requests")).then_some(())
     });
     cluster.kubectl(&["delete", "pod", "part", "--force", "--grace-period=0"]).exits(0);
-    // Edited annotations have an event, and the pod keeps its slice.
-    let edit = |allocation: &str| {
+    // A policy refuses edits of annotations. Without it, as before Kubernetes 1.30, they have an
+    // event, and the pod keeps its slice.
+    let annotate = |allocation: &str| {
         let annotation = format!("scheduler.framework.gpushare.allocation={allocation}");
-        cluster.kubectl(&["annotate", "pod", "binpack-1-0", "--overwrite", &annotation]).exits(0);
+        cluster.kubectl(&["annotate", "pod", "binpack-1-0", "--overwrite", &annotation])
     };
+    let edit = |allocation: &str| {
+        until("the annotation is written", || {
+            (annotate(allocation).code() == Some(0)).then_some(())
+        })
+    };
+    let refused = annotate(r#"{"0":{"0":1}}"#).exits(1);
+    assert!(refused.stderr.contains("ValidatingAdmissionPolicy 'cgpu-pods'"), "{refused:?}");
+    cluster.kubectl(&["delete", "validatingadmissionpolicybinding", "cgpu-pods"]).exits(0);
     edit(r#"{"0":{"0":1}}"#);
     println!("{}", cluster.reported("binpack-1-0", "it counts on every GPU of its node"));
     edit(r#"{"0":{"0":2,"1":2,"2":2,"3":2}}"#);
