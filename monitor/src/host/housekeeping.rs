@@ -248,8 +248,8 @@ impl Host {
         for device in &mut self.devices {
             let known = device.scheduler.share(now, tenant).is_some();
             let has = gpus.contains(&device.uuid);
-            // Also without a process: the container may hide it, and its gate stays closed until the
-            // scheduler opens it.
+            // Also without a process: the container may hide it, and its gate stays closed until
+            // the scheduler opens it.
             if has {
                 if !known {
                     let capacity = Capacity::on(device, &self.containers);

@@ -564,7 +564,7 @@ fn container_that_never_shows_a_process_computes_while_no_other_does() {
     let fixture = Fixture::new();
     let process = Process::start(&fixture.container("hostile"), 1, Bytes::ZERO);
     process.region.slot(process.slot).state.store(0, Relaxed);
-    let monitor = Monitor::start(fixture.root());
+    let _monitor = Monitor::start(fixture.root());
     let turn = || process.region.grant().turn(process.gpu).state();
     let is_adopted = || process.region.grant().gate() != 0;
     eventually("the monitor", is_adopted);
