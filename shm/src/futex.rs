@@ -58,13 +58,15 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Nanos) -> Waited {
     }
 }
 
-/// Wakes up to `count` waiters of `word`, in every process that maps the file.
-pub fn wake(word: &AtomicU32, count: u32) {
+/// Wakes up to `count` waiters of `word`, in every process that maps the file. Returns how many.
+pub fn wake(word: &AtomicU32, count: u32) -> u32 {
     // The kernel takes an int; there are never more than i32::MAX waiters.
     let count = i32::try_from(count).unwrap_or(i32::MAX);
     // SAFETY: the kernel uses the word's address only as a key. It is borrowed, so it is aligned
     // and mapped.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, count) };
+    let woken = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, count) };
+    // Negative: futexes are forbidden, so none waits.
+    u32::try_from(woken).unwrap_or(0)
 }
 
 fn timespec(span: Nanos) -> libc::timespec {

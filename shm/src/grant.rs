@@ -25,6 +25,11 @@ use crate::uuid::Uuid;
 /// as often.
 pub const STALE: Nanos = Nanos::from_millis(1000);
 
+/// Most waiters that a change of the gate word wakes at once, those that wait longest first. To
+/// wake one takes the monitor some microseconds, and a container can have thousands. The others
+/// look again after 100 ms at most, when the work of these has run.
+pub const MAX_WOKEN: u32 = 64;
+
 /// The gate word of a container that no monitor has written to. It never recurs.
 pub const UNTOUCHED: u32 = 0;
 
@@ -398,10 +403,10 @@ impl GrantWriter {
         gate.store(next, Ordering::Release);
     }
 
-    /// Changes the gate word and wakes all waiters.
-    pub fn wake_gate(&self) {
+    /// Changes the gate word and wakes the first [`MAX_WOKEN`] waiters. Returns how many.
+    pub fn wake_gate(&self) -> u32 {
         self.bump_gate();
-        futex::wake(&self.page().gate, u32::MAX);
+        futex::wake(&self.page().gate, MAX_WOKEN)
     }
 
     /// Changes the heartbeat; to be called at least every 250 ms.

@@ -14,7 +14,7 @@ use std::process::Command;
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::file::{Error, Fault};
 use cgpu_shm::gpus::{self, Gpu};
-use cgpu_shm::grant::{GrantWriter, Heartbeat, Monitor, STALE, Turn, TurnState};
+use cgpu_shm::grant::{GrantWriter, Heartbeat, MAX_WOKEN, Monitor, STALE, Turn, TurnState};
 use cgpu_shm::intervals::{self, READABLE, Span};
 use cgpu_shm::layout::{EXPORTED_UNSEEN, GPUS, LAYOUT_VERSION, SLOTS};
 use cgpu_shm::ledger::Column;
@@ -519,6 +519,29 @@ fn waiter_at_the_gate_is_woken_through_the_monitors_mapping() {
         // It sleeps by now, most often.
         std::thread::sleep(std::time::Duration::from_millis(20));
         monitor.wake_gate();
+    });
+}
+
+/// A container may have as many threads wait as it likes, and the monitor wakes them itself.
+#[test]
+fn wake_up_of_many_waiters_is_bounded() {
+    let directory = made();
+    let region = Region::open(directory.path()).unwrap();
+    let monitor = GrantWriter::open(directory.path()).unwrap();
+    let waiters = 3 * MAX_WOKEN as usize;
+    let hour = Nanos::from_millis(3_600_000);
+    std::thread::scope(|scope| {
+        let wait = || {
+            while region.grant().gate() == 0 {
+                region.grant().wait(0, hour);
+            }
+        };
+        let threads: Vec<_> = (0..waiters).map(|_| scope.spawn(wait)).collect();
+        // They sleep by now, most often.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            assert!(monitor.wake_gate() <= MAX_WOKEN);
+        }
     });
 }
 
