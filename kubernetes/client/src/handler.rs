@@ -28,6 +28,9 @@ pub trait EventHandler<R: Record>: Send + Sync {
     /// Removes an object.
     fn delete(&self, record: R);
 
+    /// Records that all changes up to `version` have been passed on.
+    fn caught_up(&self, _version: &str) {}
+
     /// Records whether the API server answered, which tells how fresh the objects are.
     fn connection_changed(&self, _outcome: Result<(), &Failure>) {}
 }

@@ -64,6 +64,7 @@ pub async fn run<R: Record>(
                 let version = list.version.clone();
                 info!(kind = R::PLURAL, objects = list.items.len(), version, "listed");
                 handler.replace(list);
+                handler.caught_up(&version);
                 handler.connection_changed(Ok(()));
                 backoff.reset();
                 watch(api, query, timing, handler, version).await;
@@ -150,6 +151,7 @@ async fn watch_once<R: Record>(
             }
             ObjectChange::Bookmark(mark) => *version = mark,
         }
+        handler.caught_up(version);
     }
 }
 

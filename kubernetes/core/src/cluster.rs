@@ -228,22 +228,36 @@ impl Cluster {
         self.pods.values()
     }
 
-    /// Checks a claim before its pod is bound. `pods` are those that the API server lists as bound
-    /// to the node or unbound.
+    /// Checks a claim before its pod is bound. All changes of pods up to the version of the claim
+    /// must have been applied.
     ///
     /// # Errors
     /// Those of [`claim::confirm`], or the node is not known, so what it has is not known either.
     /// The claim must be withdrawn.
-    pub fn confirm<'a>(
+    pub fn confirm(&self, uid: &str, node: &str) -> Result<(), Refusal> {
+        let (gpus, accounting) = self.known_node(node)?;
+        claim::confirm(uid, gpus, accounting)
+    }
+
+    /// Does the same by `pods`, which the API server has listed after the claim was written: those
+    /// that are unbound, then those that are bound to the node.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn confirm_listed<'a>(
         &self,
         uid: &str,
         node: &str,
         pods: impl IntoIterator<Item = &'a Arc<PodRequest>>,
     ) -> Result<(), Refusal> {
-        let (gpus, _) = self.node(node).ok_or_else(|| {
-            Refusal::new(format!("the node `{}` was deleted", node.escape_default()))
-        })?;
-        claim::confirm(uid, gpus, pods)
+        let (gpus, _) = self.known_node(node)?;
+        claim::confirm(uid, gpus, &NodeAccounting::of(gpus, pods))
+    }
+
+    fn known_node(&self, name: &str) -> Result<(&NodeGpus, &NodeAccounting), Refusal> {
+        self.node(name).ok_or_else(|| {
+            Refusal::new(format!("the node `{}` was deleted", name.escape_default()))
+        })
     }
 
     /// Returns pods whose claims are stale: claims that are old, or on nodes that do not exist.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cgpu_kubernetes_client::{Api, Failure, Query};
 use cgpu_kubernetes_core::claim::{self, Change};
@@ -33,6 +33,17 @@ pub(crate) struct Binder {
     /// confirmed, and both would be withdrawn. Claims of other replicas are not excluded, nor need
     /// they be.
     node_locks: Vec<Mutex<()>>,
+    unbound: Mutex<Unbound>,
+    /// Time for the watch to report a claim. After that, lists confirm it: kube-scheduler waits.
+    watch_timeout: Duration,
+}
+
+/// Unbound pods with claims, as they were last listed. One list serves all claims that were
+/// written before it.
+#[derive(Default)]
+struct Unbound {
+    version: Option<u64>,
+    pods: Arc<Vec<Arc<PodRequest>>>,
 }
 
 #[derive(Debug)]
@@ -77,9 +88,9 @@ enum Claimed {
 
 impl Binder {
     /// Creates a binder that writes through `api` and chooses from `cache`.
-    pub(crate) fn new(api: Api, cache: Arc<ClusterCache>) -> Self {
+    pub(crate) fn new(api: Api, cache: Arc<ClusterCache>, watch_timeout: Duration) -> Self {
         let node_locks = (0..NODE_LOCKS).map(|_| Mutex::new(())).collect();
-        Self { api, cache, node_locks }
+        Self { api, cache, node_locks, unbound: Mutex::default(), watch_timeout }
     }
 
     pub(crate) async fn bind(&self, binding: &Binding) -> Result<(), BindError> {
@@ -158,37 +169,68 @@ impl Binder {
         Ok(Plan::Claim(extender::bind(&cluster, binding, now())?))
     }
 
-    /// Confirms the claim against the API server's lists, or withdraws it.
+    /// Confirms the claim, or withdraws it.
     async fn confirm(&self, binding: &Binding, pod: &Pod) -> Result<(), BindError> {
-        let outcome = match self.listed(&binding.node).await {
-            Ok(pods) => self
-                .cache
-                .read()
-                .confirm(&binding.pod_uid, &binding.node, pods.values())
-                .map_err(BindError::Refused),
-            Err(failure) => Err(BindError::Failed("the node's pods cannot be listed", failure)),
-        };
+        let outcome = self.check(binding, pod).await;
         if outcome.is_err() {
             self.withdraw(pod).await;
         }
         outcome
     }
 
+    /// Checks the claim by the copy, once that has all changes up to the claim's version; if the
+    /// watch is late, by lists.
+    async fn check(&self, binding: &Binding, pod: &Pod) -> Result<(), BindError> {
+        let Binding { pod_uid, node, .. } = binding;
+        let version = number(&pod.metadata.resource_version);
+        if let Some(version) = version
+            && self.cache.has_seen(version, self.watch_timeout).await
+        {
+            return Ok(self.cache.read().confirm(pod_uid, node)?);
+        }
+        info!(pod = title(binding), node, "the watch is late: the pods are listed");
+        let pods = self
+            .listed(node, version)
+            .await
+            .map_err(|failure| BindError::Failed("the node's pods cannot be listed", failure))?;
+        Ok(self.cache.read().confirm_listed(pod_uid, node, pods.values())?)
+    }
+
     /// Lists the pods that may hold a part of a node: unbound pods first, then those of the node. A
     /// pod that is bound in between is in both lists; in the other order it would be in neither.
-    async fn listed(&self, node: &str) -> Result<BTreeMap<String, Arc<PodRequest>>, Failure> {
-        let dialects = self.cache.read().dialects();
-        let mut found = BTreeMap::new();
-        for name in ["", node] {
-            let list =
-                self.api.list::<Pod>(&Query::all().field(format!("spec.nodeName={name}"))).await?;
-            for pod in &list.items {
-                if let Some(pod_request) = PodRequest::of(pod, dialects) {
-                    found.insert(pod_request.uid.clone(), Arc::new(pod_request));
-                }
-            }
+    async fn listed(
+        &self,
+        node: &str,
+        version: Option<u64>,
+    ) -> Result<BTreeMap<String, Arc<PodRequest>>, Failure> {
+        let unbound = self.unbound(version).await?;
+        let (_, bound) = self.list(node).await?;
+        let all = unbound.iter().cloned().chain(bound);
+        Ok(all.map(|pod_request| (pod_request.uid.clone(), pod_request)).collect())
+    }
+
+    /// Returns the unbound pods with claims, as of `version` or later.
+    async fn unbound(&self, version: Option<u64>) -> Result<Arc<Vec<Arc<PodRequest>>>, Failure> {
+        let mut last = self.unbound.lock().await;
+        if version.is_none() || last.version < version {
+            let (version, pods) = self.list("").await?;
+            let pods = pods.filter(|pod_request| pod_request.node().is_some()).collect();
+            *last = Unbound { version, pods: Arc::new(pods) };
         }
-        Ok(found)
+        Ok(Arc::clone(&last.pods))
+    }
+
+    /// Lists the pods of a node, or the unbound ones. Returns the list's version, too.
+    async fn list(
+        &self,
+        node: &str,
+    ) -> Result<(Option<u64>, impl Iterator<Item = Arc<PodRequest>> + use<>), Failure> {
+        let dialects = self.cache.read().dialects();
+        let query = Query::all().field(format!("spec.nodeName={node}"));
+        let list = self.api.list::<Pod>(&query).await?;
+        let pods = list.items.into_iter();
+        let pods = pods.filter_map(move |pod| PodRequest::of(&pod, dialects).map(Arc::new));
+        Ok((number(&list.version), pods))
     }
 
     async fn withdraw(&self, pod: &Pod) {
@@ -238,6 +280,11 @@ impl Binder {
         }
         Err(BindError::Failed("the pod was not bound", failure))
     }
+}
+
+/// Returns a version as a number, which those of all API servers are. Others cannot be compared.
+fn number(version: &str) -> Option<u64> {
+    version.parse().ok()
 }
 
 /// Returns the nanoseconds since 1970.

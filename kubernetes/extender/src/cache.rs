@@ -10,6 +10,8 @@ use cgpu_kubernetes_core::gpus::NodeGpus;
 use cgpu_kubernetes_core::names::Dialects;
 use cgpu_kubernetes_core::object::{Node, Pod};
 use cgpu_kubernetes_core::pod_request::PodObservation;
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 /// Time without an answer of the API server after which the extender is not ready.
 const STALE_AFTER: Duration = Duration::from_secs(60);
@@ -18,6 +20,8 @@ const STALE_AFTER: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct ClusterCache {
     cluster: RwLock<Cluster>,
+    /// Version up to which it has all changes of pods; `None` if that is not known.
+    seen: watch::Sender<Option<u64>>,
     pods: Freshness,
     nodes: Freshness,
 }
@@ -52,6 +56,7 @@ impl ClusterCache {
     pub(crate) fn new(dialects: Dialects) -> Self {
         Self {
             cluster: RwLock::new(Cluster::new(dialects)),
+            seen: watch::Sender::new(None),
             pods: Freshness::default(),
             nodes: Freshness::default(),
         }
@@ -64,6 +69,14 @@ impl ClusterCache {
     /// Adds or updates a pod that the API server has just returned.
     pub(crate) fn apply(&self, pod: &Pod) {
         self.cluster.write().unwrap_or_else(PoisonError::into_inner).apply_pod(pod);
+    }
+
+    /// Waits until the copy has all changes of pods up to `version`. Returns whether it has.
+    pub(crate) async fn has_seen(&self, version: u64, within: Duration) -> bool {
+        let mut seen = self.seen.subscribe();
+        // The sender lives as long as the copy.
+        let reached = seen.wait_for(|seen| seen.is_some_and(|seen| seen >= version));
+        timeout(within, reached).await.is_ok_and(|reached| reached.is_ok())
     }
 
     /// Returns whether pods and nodes have been listed.
@@ -95,6 +108,10 @@ impl EventHandler<Pod> for ClusterCache {
 
     fn delete(&self, record: Pod) {
         EventHandler::delete(&self.cluster, record);
+    }
+
+    fn caught_up(&self, version: &str) {
+        self.seen.send_replace(version.parse().ok());
     }
 
     fn connection_changed(&self, outcome: Result<(), &Failure>) {

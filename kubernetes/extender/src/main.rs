@@ -122,7 +122,11 @@ async fn serve(options: Options) -> Result<()> {
         every,
     ));
 
-    let binder = Binder::new(api.clone(), Arc::clone(&cache));
+    let binder = Binder::new(
+        api.clone(),
+        Arc::clone(&cache),
+        Duration::from_secs(options.watch_timeout),
+    );
     let placement = options.node_placement.into();
     let limits = Limits::new(options.whole_nodes);
     let router = routes::router(Arc::new(Handlers {

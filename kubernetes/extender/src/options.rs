@@ -57,6 +57,15 @@ pub(crate) struct Options {
         value_parser = clap::value_parser!(u64).range(1..)
     )]
     pub sweep: u64,
+    /// Time for the watch to report a claim, in seconds; after that, pods are listed to confirm it
+    #[arg(
+        long,
+        env = "CGPU_WATCH_TIMEOUT",
+        value_name = "SECONDS",
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u64).range(1..=60)
+    )]
+    pub watch_timeout: u64,
     /// Elect one replica for work that only one must do
     #[arg(long, env = "CGPU_LEADER_ELECT", action = ArgAction::Set, default_value_t = true)]
     pub leader_elect: bool,

@@ -1,44 +1,69 @@
 //! Latency and memory of the real extender over HTTP with many nodes and pods: `cargo xtask build
 //! && cargo run --release --package cgpu-kubernetes-tests --example extender-scale`. Prints one
-//! JSON object.
+//! JSON object for each cluster: one that is full of running pods, and one with many pending pods.
 //!
-//! A fake API server runs on the same machine. Times are the client's: filter's include 5,000 names
-//! each way, and bind's include the API server's patch, two lists and a binding.
+//! A fake API server runs on the same machine. Times are the client's: filter's include the names
+//! of all nodes each way, and bind's include the API server's patch, watch and binding.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cgpu_kubernetes_tests::api_server::ApiServer;
 use cgpu_kubernetes_tests::extender::{Extender, bind};
 use cgpu_kubernetes_tests::objects::{node, pod};
 use serde_json::{Value, json};
 
-const NODES: usize = 5000;
 const GPUS: usize = 8;
-const PODS: usize = 50_000;
-const ROUNDS: usize = 2000;
+
+struct Size {
+    nodes: usize,
+    running: usize,
+    /// Pods that wait all the time, beside the one that is placed.
+    pending: usize,
+    rounds: usize,
+}
+
+const FULL: Size = Size { nodes: 5000, running: 50_000, pending: 0, rounds: 2000 };
+const PENDING: Size = Size { nodes: 1000, running: 10_000, pending: 5000, rounds: 1000 };
 
 fn main() {
+    for size in [PENDING, FULL] {
+        println!("{}", measure(&size));
+    }
+}
+
+fn measure(size: &Size) -> Value {
     let server = ApiServer::start();
     let folder = tempfile::tempdir().expect("a folder");
     let names: Vec<String> =
-        (0..NODES).map(|number| format!("node-{number:04}.example.internal")).collect();
+        (0..size.nodes).map(|number| format!("node-{number:04}.example.internal")).collect();
     for name in &names {
         server.put("nodes", node(name, &[15109; GPUS]));
     }
+    let flags = ["--log-level", "info", "--watch-timeout", "2"];
+    let empty = Extender::start(&server, folder.path(), &flags);
+    let without_pods = resident_mib(empty.pid());
+    empty.kill();
     let mut random = Random(3);
-    for number in 0..PODS {
-        let (name, gpu) = (&names[number % NODES], number / NODES % GPUS);
+    for number in 0..size.running {
+        let (name, gpu) = (&names[number % size.nodes], number / size.nodes % GPUS);
         server.put("pods", running(number, name, gpu, 1 + random.below(6)));
     }
+    let mut next = size.running;
+    let mut queue: std::collections::VecDeque<Value> = std::iter::from_fn(|| {
+        next += 1;
+        Some(server.put("pods", waiting(next, 1 + random.below(14))))
+    })
+    .take(size.pending + size.rounds)
+    .collect();
     let started = Instant::now();
-    let flags = ["--log-level", "info"];
     let extender = Extender::start(&server, folder.path(), &flags);
     let ready = started.elapsed();
     let listed = resident_mib(extender.pid());
     let mut connection = extender.connection();
     let (mut filters, mut binds, mut both, mut refused) = (Vec::new(), Vec::new(), Vec::new(), 0);
-    for number in 0..ROUNDS {
-        let pending = server.put("pods", waiting(PODS + number, 1 + random.below(14)));
+    let before = server.bytes_sent();
+    for _ in 0..size.rounds {
+        let pending = queue.pop_front().expect("a pod for each round");
         let body = json!({"Pod": pending, "Nodes": null, "NodeNames": names}).to_string();
         let started = Instant::now();
         let reply = connection.request("POST", "/gpushare-scheduler/filter", &body);
@@ -57,16 +82,23 @@ fn main() {
         binds.push(milliseconds(started));
         both.extend(binds.last().map(|bind| filter + bind));
     }
+    // The watch's last events.
+    std::thread::sleep(Duration::from_secs(1));
+    let bytes = (server.bytes_sent() - before) / binds.len().max(1) as u64;
     let answered = resident_mib(extender.pid());
-    println!(
-        "{}",
-        json!({
-            "nodes": NODES, "gpus": GPUS, "pods": PODS, "rounds": ROUNDS, "refused": refused,
-            "ready_ms": round(ready.as_secs_f64() * 1e3),
-            "filter_ms": quantiles(filters), "bind_ms": quantiles(binds), "both_ms": quantiles(both),
-            "resident_mib_listed": listed, "resident_mib_answered": answered, "resident_mib_most": peak_mib(extender.pid()),
-        })
-    );
+    let pods = size.running + size.pending + size.rounds;
+    let pods = u32::try_from(pods).unwrap_or(u32::MAX);
+    json!({
+        "nodes": size.nodes, "gpus": GPUS, "running": size.running, "pending": queue.len(),
+        "rounds": size.rounds, "refused": refused,
+        "pod_bytes": queue.front().map_or(0, |pod| pod.to_string().len()),
+        "ready_ms": round(ready.as_secs_f64() * 1e3),
+        "extender_filter_ms": quantiles(filters), "extender_bind_ms": quantiles(binds),
+        "both_ms": quantiles(both), "extender_bind_bytes": bytes,
+        "resident_mib_listed": listed, "resident_mib_answered": answered,
+        "resident_mib_most": peak_mib(extender.pid()),
+        "mib_per_10000_pods": round((listed - without_pods) * 1e4 / f64::from(pods)),
+    })
 }
 
 fn milliseconds(since: Instant) -> f64 {
@@ -105,6 +137,16 @@ fn waiting(number: usize, units: u64) -> Value {
         "uid": "0b6c8f0e-2f1c-4a43-9a39-2f5f3a2d9e55", "controller": true, "blockOwnerDeletion": true}]);
     pod["metadata"]["managedFields"] = json!([{"manager": "kube-controller-manager", "operation": "Update", "apiVersion": "v1",
         "time": "2026-11-20T08:01:12Z", "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": {"f:generateName": {}, "f:labels": {".": {}, "f:app": {}}}}}]);
+    pod["spec"]["containers"][0]["env"] = (0..12).map(|number| json!({"name": format!("SETTING_{number}"),
+        "valueFrom": {"configMapKeyRef": {"name": "inference-settings", "key": format!("setting-{number}")}}})).collect();
+    pod["spec"]["volumes"] = json!([{"name": "kube-api-access-4wpbl", "projected": {"defaultMode": 420, "sources": [
+        {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}]}}]}}]);
+    pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+        "lastProbeTime": null, "lastTransitionTime": "2026-11-20T08:01:12Z", "message": "0/1000 nodes are available: \
+        1000 node(s) with no GPUs for the pod (8/8 GPUs: 4 of 8 units free). preemption: 0/1000 nodes are available: \
+        1000 No preemption victims found for incoming pod."}]);
     pod["spec"]["tolerations"] = json!([{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}]);
     pod
 }

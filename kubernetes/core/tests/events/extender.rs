@@ -17,7 +17,20 @@ pub(crate) struct Attempt {
     pub(crate) uid: String,
     pub(crate) node: String,
     pub(crate) version: String,
+    /// Number of events up to that of the claim.
+    pub(crate) written: usize,
     pub(crate) confirmed: bool,
+}
+
+/// How an extender checks its claims before it binds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Check {
+    /// Not at all.
+    Never,
+    /// By its copy, whatever that has.
+    AtOnce,
+    /// By its copy when its watch has reported the claim, sometimes by lists before that.
+    WhenSeen,
 }
 
 pub(crate) struct Extender {
@@ -56,8 +69,9 @@ impl Extender {
         }
     }
 
-    /// Receives the next events; some are duplicated, some late. Of lost ones, the extender learns
-    /// only by a later list; a broken watch lists at once.
+    /// Receives the next events in their order; some are duplicated, and some old ones repeated. A
+    /// broken watch lists at once. Losing events without breaking is what the API server's watches
+    /// never do. Here they lose ends of pods, so that only a later list frees the room.
     pub(crate) fn watch(&mut self, api: &mut Api, random: &mut Rng) {
         for _ in 0..random.usize(0..12) {
             if self.read < api.dropped {
@@ -71,7 +85,7 @@ impl Extender {
                     api.count("broken watches");
                     return self.list(api);
                 }
-                3..10 => api.count("lost"),
+                3..30 if ends(&event) => api.count("lost"),
                 10..100 => {
                     api.count("duplicated");
                     self.apply(&event);
@@ -123,22 +137,36 @@ impl Extender {
                 uid: uid.to_owned(),
                 node: best.host,
                 version,
+                written: api.end(),
                 confirmed: false,
             });
         }
     }
 
     /// Runs one step of a random attempt.
-    pub(crate) fn advance(&mut self, api: &mut Api, random: &mut Rng, confirms: bool) {
+    pub(crate) fn advance(&mut self, api: &mut Api, random: &mut Rng, check: Check) {
         if self.attempts.is_empty() {
             return;
         }
         let index = random.usize(0..self.attempts.len());
         let attempt = &mut self.attempts[index];
-        if confirms && !attempt.confirmed {
+        if check != Check::Never && !attempt.confirmed {
+            let is_seen = self.read >= attempt.written;
+            // The watch is late: the deadline is over, or it is not.
+            let lists = check == Check::WhenSeen && !is_seen;
+            if lists && random.u32(0..4) > 0 {
+                return api.count("waits for the watch");
+            }
             attempt.confirmed = true;
             let pods = on_or_nowhere(api, &attempt.node);
-            if self.cluster.confirm(&attempt.uid, &attempt.node, &pods).is_err() {
+            let confirmed = if lists {
+                api.count("confirmed by lists");
+                self.cluster.confirm_listed(&attempt.uid, &attempt.node, &pods)
+            } else {
+                api.count("confirmed by the copy");
+                self.cluster.confirm(&attempt.uid, &attempt.node)
+            };
+            if confirmed.is_err() {
                 let own = pods
                     .iter()
                     .find(|pod| pod.uid == attempt.uid && pod.version == attempt.version);
@@ -161,6 +189,15 @@ impl Extender {
                 self.cluster.apply_pod(&pod);
             }
         }
+    }
+}
+
+/// Returns whether an event frees room for certain.
+fn ends(event: &Event) -> bool {
+    match event {
+        Event::Pod(pod) => ["Succeeded", "Failed"].contains(&pod.status.phase.as_str()),
+        Event::PodDeleted(_) => true,
+        Event::Node(_) | Event::NodeDeleted(_) => false,
     }
 }
 

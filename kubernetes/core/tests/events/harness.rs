@@ -6,7 +6,7 @@ use fastrand::Rng;
 use serde_json::json;
 
 use crate::api::{Api, Event, corrupt, repair};
-use crate::extender::Extender;
+use crate::extender::{Check, Extender};
 use crate::objects::{container, node, pod};
 
 pub(crate) const NODES: usize = 50;
@@ -17,11 +17,11 @@ pub(crate) struct Harness {
     pub(crate) random: Rng,
     pub(crate) now: u64,
     pub(crate) created: u64,
-    pub(crate) confirms: bool,
+    pub(crate) check: Check,
 }
 
 impl Harness {
-    pub(crate) fn new(seed: u64, confirms: bool) -> Self {
+    pub(crate) fn new(seed: u64, check: Check) -> Self {
         let mut random = Rng::with_seed(seed);
         let mut api = Api::default();
         for number in 0..NODES {
@@ -33,7 +33,7 @@ impl Harness {
             api.sizes.insert(name, mib.iter().map(|mib| mib / 1024).collect());
         }
         let extenders = vec![Extender::new(&api), Extender::new(&api)];
-        Self { api, extenders, random, now: 1_000_000_000_000, created: 0, confirms }
+        Self { api, extenders, random, now: 1_000_000_000_000, created: 0, check }
     }
 
     pub(crate) fn step(&mut self) {
@@ -75,7 +75,7 @@ impl Harness {
                 }
             }
             650..850 => {
-                self.extenders[which].advance(&mut self.api, &mut self.random, self.confirms)
+                self.extenders[which].advance(&mut self.api, &mut self.random, self.check)
             }
             _ => self.extenders[which].watch(&mut self.api, &mut self.random),
         }
@@ -172,7 +172,7 @@ impl Harness {
         for uid in self.api.waiting() {
             self.extenders[which].place(&mut self.api, &uid, self.now, true);
             while !self.extenders[which].attempts.is_empty() {
-                self.extenders[which].advance(&mut self.api, &mut self.random, true);
+                self.extenders[which].advance(&mut self.api, &mut self.random, self.check);
             }
             self.extenders[which].catch_up(&self.api);
         }

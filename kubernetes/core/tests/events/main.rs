@@ -2,11 +2,11 @@
 //! in the end every extender knows what the API server knows.
 //!
 //! One API server numbers versions and refuses writes to old ones. Sometimes its reply is lost, so
-//! the writer does not know the outcome. Two extenders receive its events late, twice or not at
-//! all, restart at any time, and both place the same pods for schedulers that restart, too. Nodes
-//! are removed and added, and their GPUs change. Users create, delete and finish pods, and edit
-//! annotations. What GPUs have given is counted here independently of the library: from the
-//! annotations of a pod when it is bound.
+//! the writer does not know the outcome. Two extenders receive its events late or twice, and some
+//! ends of pods not at all. They restart at any time, and both place the same pods for schedulers
+//! that restart, too. Nodes are removed and added, and their GPUs change. Users create, delete and
+//! finish pods, and edit annotations. What GPUs have given is counted here independently of the
+//! library: from the annotations of a pod when it is bound.
 
 mod api;
 mod extender;
@@ -16,11 +16,12 @@ mod objects;
 use cgpu_kubernetes_core::gpus::NodeGpus;
 
 use crate::api::POD_EVENTS;
+use crate::extender::Check;
 use crate::harness::{Harness, NODES};
 
 /// Runs until there were `events` events of pods, among others, and checks the end state.
 fn run(seed: u64, events: u64) -> Harness {
-    let mut harness = Harness::new(seed, true);
+    let mut harness = Harness::new(seed, Check::WhenSeen);
     let mut step = 0_u64;
     while harness.api.pod_events() < events {
         harness.step();
@@ -56,6 +57,9 @@ fn check_coverage(harness: &Harness) {
         "restarts of an extender",
         "restarts of a scheduler",
         "changes of nodes",
+        "waits for the watch",
+        "confirmed by lists",
+        "confirmed by the copy",
     ] {
         assert!(api.counted(what) > 0, "{what}: {:?}", api.counts);
     }
@@ -86,16 +90,18 @@ fn gpus_are_given_once_at_other_seeds() {
     }
 }
 
-/// Shows that this harness finds a GPU that is given twice: without confirming claims, that
-/// happens.
+/// Shows that this harness finds a GPU that is given twice: without confirming claims, or by a copy
+/// that does not have them yet, that happens.
 #[test]
 fn without_confirmation_gpus_are_given_twice() {
-    let mut harness = Harness::new(1, false);
-    let given_twice = (0..100_000).any(|_| {
-        harness.step();
-        harness.api.fault.is_some()
-    });
-    assert!(given_twice);
+    for check in [Check::Never, Check::AtOnce] {
+        let mut harness = Harness::new(1, check);
+        let given_twice = (0..200_000).any(|_| {
+            harness.step();
+            harness.api.fault.is_some()
+        });
+        assert!(given_twice, "{check:?}");
+    }
 }
 
 /// An extender that does not know a node cannot confirm a claim on it, so it must not bind. With
@@ -103,7 +109,7 @@ fn without_confirmation_gpus_are_given_twice() {
 #[test]
 fn gpus_are_given_once_while_nodes_come_and_go() {
     for (seed, events) in [(105, 9_000), (102, 11_000), (100, 35_000)] {
-        let mut harness = Harness::new(seed, true);
+        let mut harness = Harness::new(seed, Check::WhenSeen);
         for event in 0..events {
             harness.step();
             if event % 8 == 0 {

@@ -49,6 +49,8 @@ pub(crate) struct Faults {
     rules: Vec<Fault>,
     /// Number of coming events that no watch receives.
     pub lose: usize,
+    /// Whether watches report nothing for now.
+    pub hold: bool,
     /// Whether every event is sent twice.
     pub double: bool,
 }

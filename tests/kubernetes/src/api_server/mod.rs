@@ -22,6 +22,7 @@ mod watches;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -54,9 +55,15 @@ pub(crate) struct SharedState {
     /// The latest version; wakes watches.
     latest_version: watch::Sender<u64>,
     broken: watch::Sender<u64>,
+    /// Bytes of all bodies that were sent.
+    sent: AtomicU64,
 }
 
 impl SharedState {
+    pub(crate) fn count(&self, bytes: usize) {
+        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     pub(crate) fn store(&self) -> MutexGuard<'_, Store> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -94,6 +101,7 @@ impl ApiServer {
             journal: Mutex::default(),
             latest_version: watch::channel(0).0,
             broken: watch::channel(0).0,
+            sent: AtomicU64::new(0),
         });
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut server = Self { address, state, runtime: None };
@@ -198,6 +206,19 @@ impl ApiServer {
     /// Compacts the history: a watch from an older version gets 410.
     pub fn compact(&self) {
         self.state.store().compact();
+    }
+
+    /// Sets whether watches report nothing. What they have not reported comes later.
+    pub fn hold_watches(&self, hold: bool) {
+        self.state.faults().hold = hold;
+        // Wakes them.
+        self.state.latest_version.send_modify(|_| ());
+    }
+
+    /// Returns the bytes that were sent in bodies so far.
+    #[must_use]
+    pub fn bytes_sent(&self) -> u64 {
+        self.state.sent.load(Ordering::Relaxed)
     }
 
     /// Withholds this many coming events from all watches.

@@ -96,7 +96,9 @@ async fn answer(
         )
     });
     state.journal()[entry].status = code;
-    reply(code, Body::from(object.to_string()))
+    let text = object.to_string();
+    state.count(text.len());
+    reply(code, Body::from(text))
 }
 
 fn reply(code: u16, body: Body) -> Response {

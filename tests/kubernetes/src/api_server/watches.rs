@@ -59,6 +59,7 @@ impl WatchStream {
     async fn next(&mut self) -> Option<Result<Bytes, std::io::Error>> {
         loop {
             if let Some(text) = self.waiting.pop_front() {
+                self.state.count(text.len());
                 return Some(Ok(text));
             }
             if self.over {
@@ -96,6 +97,9 @@ impl WatchStream {
             return true;
         }
         let mut faults = self.state.faults();
+        if faults.hold {
+            return false;
+        }
         let before = self.watch.version;
         for event in store.since(before) {
             self.watch.version = event.version;

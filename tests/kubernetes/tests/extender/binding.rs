@@ -1,11 +1,12 @@
 //! Bindings: claim, confirm, bind.
 
 use cgpu_kubernetes_tests::api_server::{Fault, FaultAction, Key};
+use cgpu_kubernetes_tests::extender::Extender;
 use cgpu_kubernetes_tests::objects::{node, pod, pod_with};
 use cgpu_kubernetes_tests::wait::until_holds;
 use serde_json::{Value, json};
 
-use crate::{CLAIM, Fixture, key, running};
+use crate::{CLAIM, Fixture, STEPS, delay, is_begun, key, running};
 
 fn two_gpus() -> Fixture {
     Fixture::with(&[node("n1", &[15109, 15109])])
@@ -35,13 +36,10 @@ fn binding_claims_confirms_and_binds_on_condition() {
         journal.iter().position(is).expect("a request")
     };
     let claim = at(&|request| request.is("PATCH", "/namespaces/test/pods/b"));
-    let nowhere = at(&|request| {
-        request.is("GET", "/pods") && request.query.contains("fieldSelector=spec.nodeName%3D&")
-            || request.query == "fieldSelector=spec.nodeName%3D"
-    });
-    let there = at(&|request| request.query == "fieldSelector=spec.nodeName%3Dn1");
     let binding = at(&|request| request.is("POST", "/namespaces/test/pods/b/binding"));
-    assert!(claim < nowhere && nowhere < there && there < binding);
+    assert!(claim < binding);
+    // The watch showed the claim.
+    assert_eq!(lists(&fixture), 0);
     let condition = &journal[claim].body["metadata"];
     assert_eq!(condition["uid"], pending["metadata"]["uid"]);
     assert_eq!(condition["resourceVersion"], pending["metadata"]["resourceVersion"]);
@@ -123,13 +121,9 @@ fn concurrent_write_does_not_stop_a_binding() {
         FaultAction::Refuse(409, "Conflict"),
     ));
     assert_eq!(extender.bind(&one, "n1").status, 200);
-    // Between claim and binding, during a slow list.
+    // Between claim and binding, while the watch is late.
     let two = fixture.pod(pod("test", "two", 2));
-    fixture.server.fault(Fault::next(
-        "GET",
-        "spec.nodeName%3Dn1",
-        FaultAction::Wait(std::time::Duration::from_millis(500)),
-    ));
+    fixture.server.hold_watches(true);
     let mut connection = extender.connection();
     let reply = std::thread::scope(|scope| {
         let requested =
@@ -138,6 +132,7 @@ fn concurrent_write_does_not_stop_a_binding() {
         fixture.server.edit(&key(&two), |pod| {
             pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False"}])
         });
+        fixture.server.hold_watches(false);
         requested.join().unwrap()
     });
     assert_eq!(reply.status, 200, "{reply:?}");
@@ -145,71 +140,103 @@ fn concurrent_write_does_not_stop_a_binding() {
     fixture.wait_for_units(&extender, "n1", 4);
 }
 
+/// Returns the number of lists of pods that are unbound or on a node.
+fn lists(fixture: &Fixture) -> usize {
+    let is_list = |query: &str| query.contains("spec.nodeName");
+    fixture.server.journal().iter().filter(|request| is_list(&request.query)).count()
+}
+
+/// Another scheduler claims the same room before ours does, and the watch has not reported it when
+/// ours chooses. It reports both claims in their order, or is so late that the pods are listed.
 #[test]
 fn conflicting_claim_is_withdrawn() {
-    let fixture = Fixture::with(&[node("n1", &[15109])]);
-    let extender = fixture.extender();
-    let (ours, theirs) =
-        (fixture.pod(pod("test", "ours", 8)), fixture.pod(pod("test", "theirs", 8)));
-    fixture.wait_for_units(&extender, "n1", 0);
-    // Another scheduler claims the same room just before the list, and the watch does not report
-    // it.
-    fixture.server.fault(Fault::next(
-        "GET",
-        "fieldSelector=spec.nodeName%3D",
-        FaultAction::Wait(std::time::Duration::from_millis(500)),
-    ));
-    let mut connection = extender.connection();
-    let reply = std::thread::scope(|scope| {
-        let requested =
-            scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &ours, "n1"));
-        until_holds("our claim is written", || fixture.claim(&ours).len() == CLAIM.len());
+    for is_late in [false, true] {
+        let fixture = Fixture::with(&[node("n1", &[15109])]);
+        let timeout = if is_late { "1" } else { "60" };
+        let flags = ["--watch-timeout", timeout];
+        let extender = Extender::start(&fixture.server, fixture.folder(), &flags);
+        let (ours, theirs) =
+            (fixture.pod(pod("test", "ours", 8)), fixture.pod(pod("test", "theirs", 8)));
+        fixture.wait_for_units(&extender, "n1", 0);
+        fixture.server.hold_watches(true);
         fixture.server.edit(&key(&theirs), |pod| {
             let claimed = running(pod.clone(), "n1", 0, 8);
             pod["metadata"]["annotations"] = claimed["metadata"]["annotations"].clone();
         });
-        requested.join().unwrap()
+        let mut connection = extender.connection();
+        let reply = std::thread::scope(|scope| {
+            let requested =
+                scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &ours, "n1"));
+            until_holds("our claim is written", || fixture.claim(&ours).len() == CLAIM.len());
+            fixture.server.hold_watches(is_late);
+            requested.join().unwrap()
+        });
+        assert_eq!(reply.status, 500);
+        assert_eq!(
+            reply.json()["Error"],
+            "another scheduler claimed GPU 0 of node `n1` at the same time"
+        );
+        assert_eq!(fixture.claim(&ours), [""; 0]);
+        assert_eq!(fixture.node_of(&ours), None);
+        assert_eq!(lists(&fixture) > 0, is_late);
+    }
+}
+
+/// One list of the unbound pods serves all bindings that wait. A watch that cannot continue (410)
+/// is followed by a list, which shows the claims.
+#[test]
+fn bindings_are_confirmed_while_the_watch_is_late_or_gone() {
+    let fixture = two_gpus();
+    let bind_all = |extender: &Extender, names: [&str; 4], meanwhile: &dyn Fn()| {
+        let pods = names.map(|name| fixture.pod(pod("test", name, 2)));
+        fixture.server.hold_watches(true);
+        std::thread::scope(|scope| {
+            let bindings: Vec<_> =
+                pods.iter().map(|pod| scope.spawn(|| extender.bind(pod, "n1").status)).collect();
+            for pod in &pods {
+                until_holds("it is claimed", || fixture.claim(pod).len() == CLAIM.len());
+            }
+            meanwhile();
+            for binding in bindings {
+                assert_eq!(binding.join().unwrap(), 200);
+            }
+        });
+    };
+    let hasty = Extender::start(&fixture.server, fixture.folder(), &["--watch-timeout", "1"]);
+    bind_all(&hasty, ["a", "b", "c", "d"], &|| ());
+    let unbound = |fixture: &Fixture| {
+        let is_one = |query: &str| query.ends_with("spec.nodeName%3D");
+        fixture.server.journal().iter().filter(|request| is_one(&request.query)).count()
+    };
+    assert!((1..4).contains(&unbound(&fixture)), "{}", unbound(&fixture));
+    fixture.server.hold_watches(false);
+    hasty.end().exits(0);
+    let extender = fixture.extender();
+    fixture.wait_for_units(&extender, "n1", 8);
+    let before = lists(&fixture);
+    bind_all(&extender, ["e", "f", "g", "h"], &|| {
+        fixture.server.compact();
+        fixture.server.hold_watches(false);
     });
-    assert_eq!(reply.status, 500);
-    assert_eq!(
-        reply.json()["Error"],
-        "another scheduler claimed GPU 0 of node `n1` at the same time"
-    );
-    assert_eq!(fixture.claim(&ours), [""; 0]);
-    assert_eq!(fixture.node_of(&ours), None);
+    assert_eq!(lists(&fixture), before);
+    fixture.wait_for_units(&extender, "n1", 16);
 }
 
 #[test]
 fn pod_deleted_during_a_binding_leaves_nothing() {
     let fixture = two_gpus();
     let extender = fixture.extender();
-    for (number, (method, contains)) in [
-        ("PATCH", "/pods/"),
-        ("GET", "spec.nodeName%3D"),
-        ("GET", "spec.nodeName%3Dn1"),
-        ("POST", "/binding"),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    for (number, (method, contains)) in STEPS.into_iter().enumerate() {
         let pending = fixture.pod(pod("test", &format!("p-{number}"), 8));
         let before = fixture.server.journal().len();
-        fixture.server.fault(Fault::next(
-            method,
-            contains,
-            FaultAction::Wait(std::time::Duration::from_millis(300)),
-        ));
+        delay(&fixture, method, contains);
         let mut connection = extender.connection();
         let reply = std::thread::scope(|scope| {
             let requested = scope
                 .spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &pending, "n1"));
-            until_holds("it is under way", || {
-                fixture.server.journal()[before..].iter().any(|request| {
-                    request.method == method
-                        && format!("{}?{}", request.path, request.query).contains(contains)
-                })
-            });
+            until_holds("it is under way", || is_begun(&fixture, before, method, contains));
             fixture.server.remove(&key(&pending));
+            fixture.server.hold_watches(false);
             requested.join().unwrap()
         });
         assert_eq!(reply.status, 500, "{method} {contains}: {reply:?}");

@@ -1,14 +1,12 @@
 //! An API server that fails, restarts, forgets, and does not answer.
 
-use std::time::Duration;
-
 use cgpu_kubernetes_tests::api_server::{Fault, FaultAction, Key};
 use cgpu_kubernetes_tests::extender::{Extender, bind};
 use cgpu_kubernetes_tests::objects::{node, pod};
 use cgpu_kubernetes_tests::wait::until_holds;
 use serde_json::json;
 
-use crate::{CLAIM, Fixture, NONE, key, running, used};
+use crate::{CLAIM, Fixture, NONE, STEPS, delay, is_begun, key, running, used};
 
 fn one_node() -> Fixture {
     Fixture::with(&[node("n1", &[15109, 15109])])
@@ -128,8 +126,11 @@ fn lost_answers_leave_correct_claims() {
 #[test]
 fn claim_that_cannot_be_confirmed_is_withdrawn() {
     let fixture = one_node();
-    let extender = fixture.extender();
+    // The watch is late, so the pods are listed.
+    let extender =
+        Extender::start(&fixture.server, fixture.folder(), &["--watch-timeout", "1"]);
     let pending = fixture.pod(pod("test", "a", 8));
+    fixture.server.hold_watches(true);
     fixture.server.fault(Fault::next(
         "GET",
         "fieldSelector=spec.nodeName",
@@ -155,35 +156,18 @@ fn claim_that_cannot_be_confirmed_is_withdrawn() {
 fn restart_during_a_binding_loses_nothing() {
     let fixture = one_node();
     let mut extender = fixture.extender();
-    for (number, (method, contains)) in [
-        ("PATCH", "/pods/"),
-        ("GET", "fieldSelector=spec.nodeName%3D"),
-        ("GET", "spec.nodeName%3Dn1"),
-        ("POST", "/binding"),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    for (number, (method, contains)) in STEPS.into_iter().enumerate() {
         let pending = fixture.pod(pod("test", &format!("p-{number}"), 7));
         let before = fixture.server.journal().len();
-        fixture.server.fault(Fault::next(
-            method,
-            contains,
-            FaultAction::Wait(Duration::from_millis(300)),
-        ));
+        delay(&fixture, method, contains);
         let mut connection = extender.connection();
         let body = json!({"PodName": pending["metadata"]["name"], "PodNamespace": "test", "PodUID": pending["metadata"]["uid"], "Node": "n1"}).to_string();
         let requested = std::thread::spawn(move || {
             connection.try_request("POST", "/gpushare-scheduler/bind", &body).is_err()
         });
-        until_holds("it is under way", || {
-            let journal = fixture.server.journal();
-            journal[before..].iter().any(|request| {
-                request.method == method
-                    && format!("{}?{}", request.path, request.query).contains(contains)
-            })
-        });
+        until_holds("it is under way", || is_begun(&fixture, before, method, contains));
         extender.kill();
+        fixture.server.hold_watches(false);
         assert!(requested.join().unwrap(), "no answer");
         extender = fixture.extender();
         // kube-scheduler sends the request to the successor.
@@ -235,7 +219,6 @@ fn concurrent_bindings_under_faults_give_no_gpu_twice() {
         (7, "PATCH", "/pods/", FaultAction::DoAndDisconnect),
         (6, "POST", "/binding", FaultAction::DoAndDisconnect),
         (9, "POST", "/binding", FaultAction::Refuse(500, "InternalError")),
-        (11, "GET", "spec.nodeName", FaultAction::Disconnect),
     ] {
         for times in 1..4 {
             let after = every * times;
@@ -247,6 +230,7 @@ fn concurrent_bindings_under_faults_give_no_gpu_twice() {
             let (fixture, mut connection) = (&fixture, extender.connection());
             scope.spawn(move || {
                 for round in 0..12 {
+                    fixture.server.break_watches();
                     for (number, pod) in
                         chunk.iter().enumerate().filter(|(_, pod)| fixture.node_of(pod).is_none())
                     {

@@ -8,8 +8,9 @@ mod serving;
 mod tls;
 
 use std::path::Path;
+use std::time::Duration;
 
-use cgpu_kubernetes_tests::api_server::{ApiServer, Key};
+use cgpu_kubernetes_tests::api_server::{ApiServer, Fault, FaultAction, Key};
 use cgpu_kubernetes_tests::extender::Extender;
 use cgpu_kubernetes_tests::wait::{until, until_holds};
 use serde_json::{Value, json};
@@ -85,6 +86,27 @@ impl Fixture {
     fn wait_for_units(&self, extender: &Extender, node: &str, units: u64) {
         until_holds(&format!("{units} units of {node} are used"), || used(extender, node) == units);
     }
+}
+
+/// The steps of a binding at the API server. Between the first two the watch reports the claim.
+const STEPS: [(&str, &str); 3] = [("PATCH", "/pods/"), ("", ""), ("POST", "/binding")];
+
+/// Delays a step of the next binding; without a method, the watch, until it is released.
+fn delay(fixture: &Fixture, method: &'static str, contains: &str) {
+    if method.is_empty() {
+        return fixture.server.hold_watches(true);
+    }
+    let wait = FaultAction::Wait(Duration::from_millis(300));
+    fixture.server.fault(Fault::next(method, contains, wait));
+}
+
+/// Returns whether a binding has reached this step, by the requests after the first `before`.
+fn is_begun(fixture: &Fixture, before: usize, method: &str, contains: &str) -> bool {
+    let journal = fixture.server.journal();
+    journal[before..].iter().any(|request| match method {
+        "" => request.method == "PATCH" && request.status == 200,
+        _ => request.method == method && request.path.contains(contains),
+    })
 }
 
 fn key(pod: &Value) -> Key {

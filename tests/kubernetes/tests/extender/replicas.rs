@@ -1,6 +1,8 @@
 //! Several replicas at once.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use cgpu_kubernetes_tests::api_server::{Fault, FaultAction, Key};
 use cgpu_kubernetes_tests::extender::{Extender, bind};
@@ -34,31 +36,46 @@ pub(crate) fn check(fixture: &Fixture, pods: &[Value], gpus: &[(&str, usize)], u
     }
 }
 
+/// Both lead, as an old and a new leader may for a moment.
 #[test]
-fn two_replicas_give_each_gpu_once() {
+fn two_leaders_give_each_gpu_once() {
     let fixture = Fixture::with(&[node("n1", &[15109, 15109]), node("n2", &[15109, 15109])]);
-    let replicas = [fixture.extender(), fixture.extender()];
+    let flags = ["--leader-elect", "false", "--watch-timeout", "1"];
+    let replicas =
+        [0, 1].map(|_| Extender::start(&fixture.server, fixture.folder(), &flags));
     // 40 pods of 2 units; 28 fit.
     let pods: Vec<Value> =
         (0..40).map(|number| fixture.pod(pod("test", &format!("p-{number}"), 2))).collect();
-    // Some lists are slow, so that claims overlap.
-    for after in [3, 9, 17, 30, 41] {
-        let wait = FaultAction::Wait(std::time::Duration::from_millis(60));
-        fixture
-            .server
-            .fault(Fault { after, ..Fault::next("GET", "fieldSelector=spec.nodeName", wait) });
-    }
+    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        // The watches are late at times, so that claims overlap. Once they are so late that the
+        // pods are listed.
+        scope.spawn(|| {
+            fixture.server.hold_watches(true);
+            std::thread::sleep(Duration::from_millis(1500));
+            while !done.load(Ordering::Relaxed) {
+                fixture.server.hold_watches(false);
+                std::thread::sleep(Duration::from_millis(20));
+                fixture.server.hold_watches(true);
+                std::thread::sleep(Duration::from_millis(60));
+            }
+            fixture.server.hold_watches(false);
+        });
+        let mut threads = Vec::new();
         for (number, chunk) in pods.chunks(10).enumerate() {
             let (fixture, mut connection) = (&fixture, replicas[number % 2].connection());
-            scope.spawn(move || {
+            threads.push(scope.spawn(move || {
                 for round in 0..40 {
                     for pod in chunk.iter().filter(|pod| fixture.node_of(pod).is_none()) {
                         let _ = bind(&mut connection, pod, ["n1", "n2"][(round + number) % 2]);
                     }
                 }
-            });
+            }));
         }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
     });
     check(&fixture, &pods, &[("n1", 2), ("n2", 2)], 14);
     let bound = pods.iter().filter(|pod| fixture.node_of(pod).is_some()).count();
