@@ -4,6 +4,7 @@
 //! changed for its own duration, by the clock of the replica that reads it. A holder that cannot
 //! renew stops before that.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use http::Method;
@@ -32,6 +33,21 @@ impl Default for LeaseTiming {
     }
 }
 
+/// Annotation of a lease: the address of its holder, for the other replicas.
+const ADDRESS: &str = "cgpu.dev/address";
+
+/// Which replica leads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Leadership {
+    /// This one.
+    Own,
+    /// Another one, at this address; it is empty if the lease names none.
+    Other(String),
+    /// None, or it is not known which.
+    #[default]
+    Unknown,
+}
+
 /// The fields of a Lease that are used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -44,6 +60,7 @@ struct Lease {
 #[serde(rename_all = "camelCase", default)]
 struct LeaseMetadata {
     resource_version: String,
+    annotations: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -57,6 +74,10 @@ struct LeaseSpec {
 impl Lease {
     fn holder(&self) -> Option<&str> {
         self.spec.holder_identity.as_deref().filter(|name| !name.is_empty())
+    }
+
+    fn address(&self) -> String {
+        self.metadata.annotations.get(ADDRESS).cloned().unwrap_or_default()
     }
 
     fn duration(&self) -> Duration {
@@ -93,34 +114,48 @@ pub struct Election {
     all: String,
     name: String,
     identity: String,
+    address: String,
     timing: LeaseTiming,
 }
 
 impl Election {
-    /// Creates a participant for the lease `name`. `identity` must differ between replicas.
+    /// Creates a participant for the lease `name`. `identity` must differ between replicas; the
+    /// others reach this one at `address`.
     #[must_use]
-    pub fn new(api: Api, namespace: &str, name: &str, identity: &str, timing: LeaseTiming) -> Self {
+    pub fn new(
+        api: Api,
+        (namespace, name): (&str, &str),
+        identity: &str,
+        address: &str,
+        timing: LeaseTiming,
+    ) -> Self {
         let all = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", escaped(namespace));
-        Self { api, all, name: name.to_owned(), identity: identity.to_owned(), timing }
+        let [name, identity, address] = [name, identity, address].map(str::to_owned);
+        Self { api, all, name, identity, address, timing }
     }
 
-    /// Participates without end. `leads` tells whether this replica leads; it becomes false before
-    /// another replica can take the lease.
-    pub async fn run(&self, leads: &watch::Sender<bool>) {
+    /// Participates without end. `leader` tells which replica leads; it ceases to be this one
+    /// before another replica can take the lease.
+    pub async fn run(&self, leader: &watch::Sender<Leadership>) {
         let mut seen: Option<(Lease, Instant)> = None;
         let mut renewed: Option<Instant> = None;
+        let mut known = Leadership::Unknown;
         loop {
             let started = Instant::now();
             match tokio::time::timeout(self.renew_deadline(), self.attempt(&mut seen)).await {
-                Ok(Ok(true)) => renewed = Some(started),
-                // Another replica holds the lease.
-                Ok(Ok(false)) => renewed = None,
+                Ok(Ok(now)) => {
+                    renewed = (now == Leadership::Own).then_some(started);
+                    known = now;
+                }
                 Ok(Err(failure)) => debug!(%failure, lease = self.name, "cannot reach the lease"),
                 Err(_) => debug!(lease = self.name, "the lease was not reached in time"),
             }
-            let leading = renewed.is_some_and(|at| at.elapsed() < self.renew_deadline());
-            if leads.send_if_modified(|leads| std::mem::replace(leads, leading) != leading) {
-                info!(lease = self.name, identity = self.identity, leading, "leadership");
+            let holds = renewed.is_some_and(|at| at.elapsed() < self.renew_deadline());
+            if known == Leadership::Own && !holds {
+                known = Leadership::Unknown;
+            }
+            if leader.send_if_modified(|last| std::mem::replace(last, known.clone()) != known) {
+                info!(lease = self.name, identity = self.identity, leader = ?known, "leadership");
             }
             tokio::time::sleep(self.timing.renew_interval).await;
         }
@@ -143,17 +178,18 @@ impl Election {
         }
     }
 
-    /// Reads the lease once and takes or renews it. Returns whether this replica holds it.
-    async fn attempt(&self, seen: &mut Option<(Lease, Instant)>) -> Result<bool, Failure> {
+    /// Reads the lease once and takes or renews it. Returns which replica holds it.
+    async fn attempt(&self, seen: &mut Option<(Lease, Instant)>) -> Result<Leadership, Failure> {
         let Some(lease) = self.read().await? else {
             let spec = self.spec(true, 0)?;
             let lease = json!({
                 "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-                "metadata": {"name": self.name}, "spec": spec,
+                "metadata": {"name": self.name, "annotations": {ADDRESS: self.address}},
+                "spec": spec,
             });
             return match self.api.send::<Value>(Method::POST, &self.all, Some(&lease)).await {
-                Ok(_) => Ok(true),
-                Err(Failure::Exists(_)) => Ok(false),
+                Ok(_) => Ok(Leadership::Own),
+                Err(Failure::Exists(_)) => Ok(Leadership::Unknown),
                 Err(failure) => Err(failure),
             };
         };
@@ -164,15 +200,19 @@ impl Election {
         let action = Action::of(&lease, &self.identity, since.elapsed());
         let transitions = lease.spec.lease_transitions.unwrap_or(0);
         let spec = match action {
-            Action::Wait => return Ok(false),
+            Action::Wait => return Ok(Leadership::Other(lease.address())),
             Action::Renew => self.spec(false, transitions)?,
             Action::Take => self.spec(true, transitions + 1)?,
         };
-        let patch =
-            json!({"metadata": {"resourceVersion": lease.metadata.resource_version}, "spec": spec});
+        let version = &lease.metadata.resource_version;
+        let annotations = json!({ADDRESS: self.address});
+        let patch = json!({
+            "metadata": {"resourceVersion": version, "annotations": annotations}, "spec": spec,
+        });
         match self.api.send::<Value>(Method::PATCH, &self.path(), Some(&patch)).await {
-            Ok(_) => Ok(true),
-            Err(Failure::Conflict(_)) => Ok(false),
+            Ok(_) => Ok(Leadership::Own),
+            // Another replica has just taken it.
+            Err(Failure::Conflict(_)) => Ok(Leadership::Unknown),
             Err(failure) => Err(failure),
         }
     }

@@ -46,7 +46,7 @@ pub use backoff::Backoff;
 pub use event::{Event, Regarding, Severity, timestamp};
 pub use failure::Failure;
 pub use handler::EventHandler;
-pub use lease::{Election, LeaseTiming};
+pub use lease::{Election, Leadership, LeaseTiming};
 pub use query::Query;
 pub use record::Record;
 pub use reflector::Timing;

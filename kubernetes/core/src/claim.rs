@@ -16,6 +16,7 @@
 //! sees the other's claim.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
@@ -125,17 +126,18 @@ pub fn claim(
     Ok(change(pod, annotations.into()))
 }
 
-/// Checks a claim against the accounting of its node, which must have all pods that were bound or
-/// claimed there when the claim was written.
+/// Checks a claim against all pods that were bound to its node or unbound when it was written, as
+/// they are known now.
 ///
 /// # Errors
 /// The claim is gone or was edited, or another extender claimed the same GPU. The claim must be
 /// withdrawn; the scheduler tries again.
-pub(crate) fn confirm(
+pub(crate) fn confirm<'a>(
     uid: &str,
     node: &NodeGpus,
-    accounting: &NodeAccounting,
+    pods: impl IntoIterator<Item = &'a Arc<PodRequest>>,
 ) -> Result<(), Refusal> {
+    let accounting = NodeAccounting::of(node, pods);
     let Some(own) = accounting.holders.iter().find(|holder| holder.pod.uid == uid) else {
         return Err(Refusal::new("the claim is gone: it was withdrawn"));
     };

@@ -235,8 +235,8 @@ impl Cluster {
     /// Those of [`claim::confirm`], or the node is not known, so what it has is not known either.
     /// The claim must be withdrawn.
     pub fn confirm(&self, uid: &str, node: &str) -> Result<(), Refusal> {
-        let (gpus, accounting) = self.known_node(node)?;
-        claim::confirm(uid, gpus, accounting)
+        let uids = self.nodes.get(node).into_iter().flat_map(|entry| &entry.pods);
+        self.confirm_listed(uid, node, uids.filter_map(|uid| self.pods.get(uid)))
     }
 
     /// Does the same by `pods`, which the API server has listed after the claim was written: those
@@ -250,14 +250,10 @@ impl Cluster {
         node: &str,
         pods: impl IntoIterator<Item = &'a Arc<PodRequest>>,
     ) -> Result<(), Refusal> {
-        let (gpus, _) = self.known_node(node)?;
-        claim::confirm(uid, gpus, &NodeAccounting::of(gpus, pods))
-    }
-
-    fn known_node(&self, name: &str) -> Result<(&NodeGpus, &NodeAccounting), Refusal> {
-        self.node(name).ok_or_else(|| {
-            Refusal::new(format!("the node `{}` was deleted", name.escape_default()))
-        })
+        let (gpus, _) = self.node(node).ok_or_else(|| {
+            Refusal::new(format!("the node `{}` was deleted", node.escape_default()))
+        })?;
+        claim::confirm(uid, gpus, pods)
     }
 
     /// Returns pods whose claims are stale: claims that are old, or on nodes that do not exist.

@@ -43,7 +43,7 @@ pub(crate) struct Binder {
 #[derive(Default)]
 struct Unbound {
     version: Option<u64>,
-    pods: Arc<Vec<Arc<PodRequest>>>,
+    pods: Vec<Arc<PodRequest>>,
 }
 
 #[derive(Debug)]
@@ -205,19 +205,19 @@ impl Binder {
     ) -> Result<BTreeMap<String, Arc<PodRequest>>, Failure> {
         let unbound = self.unbound(version).await?;
         let (_, bound) = self.list(node).await?;
-        let all = unbound.iter().cloned().chain(bound);
+        let all = unbound.into_iter().chain(bound);
         Ok(all.map(|pod_request| (pod_request.uid.clone(), pod_request)).collect())
     }
 
     /// Returns the unbound pods with claims, as of `version` or later.
-    async fn unbound(&self, version: Option<u64>) -> Result<Arc<Vec<Arc<PodRequest>>>, Failure> {
+    async fn unbound(&self, version: Option<u64>) -> Result<Vec<Arc<PodRequest>>, Failure> {
         let mut last = self.unbound.lock().await;
         if version.is_none() || last.version < version {
             let (version, pods) = self.list("").await?;
-            let pods = pods.filter(|pod_request| pod_request.node().is_some()).collect();
-            *last = Unbound { version, pods: Arc::new(pods) };
+            let pods = pods.filter(|pod_request| pod_request.claimed().is_some()).collect();
+            *last = Unbound { version, pods };
         }
-        Ok(Arc::clone(&last.pods))
+        Ok(last.pods.clone())
     }
 
     /// Lists the pods of a node, or the unbound ones. Returns the list's version, too.

@@ -11,10 +11,13 @@ use cgpu_kubernetes_core::names::Dialects;
 use cgpu_kubernetes_core::object::{Node, Pod};
 use cgpu_kubernetes_core::pod_request::PodObservation;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Time without an answer of the API server after which the extender is not ready.
 const STALE_AFTER: Duration = Duration::from_secs(60);
+
+/// Interval of looks for the first lists.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Copy of the cluster.
 #[derive(Debug)]
@@ -82,6 +85,13 @@ impl ClusterCache {
     /// Returns whether pods and nodes have been listed.
     pub(crate) fn is_listed(&self) -> bool {
         self.pods.listed.load(Ordering::Acquire) && self.nodes.listed.load(Ordering::Acquire)
+    }
+
+    /// Returns when pods and nodes have been listed.
+    pub(crate) async fn listed(&self) {
+        while !self.is_listed() {
+            sleep(POLL_INTERVAL).await;
+        }
     }
 
     /// Returns why the extender is not ready, or `None` if it is.

@@ -127,14 +127,14 @@ impl Connection {
 /// Serves requests until shutdown, then those that are pending.
 pub(crate) async fn serve(
     mut listener: TcpListener,
-    identity: Option<Identity>,
+    identity: Option<Arc<Identity>>,
     router: Router,
     limits: Limits,
     metrics: Arc<Metrics>,
     ended: watch::Receiver<bool>,
 ) {
     let places = Places::new(limits.connections);
-    let (identity, limits) = (identity.map(Arc::new), Arc::new(limits));
+    let limits = Arc::new(limits);
     let mut open = JoinSet::new();
     loop {
         let (stream, address) = tokio::select! {

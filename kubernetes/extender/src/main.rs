@@ -3,10 +3,11 @@
 //!
 //! ```text
 //!   kube-scheduler --HTTP--> connections: bounded
-//!                            routes --> filter, prioritize, inspect: from the cache
+//!                            routes --> another replica leads: leader
+//!                                   |-> filter, prioritize, inspect: from the cache
 //!                                   \-> bind (binder): claim, confirm and bind at the API server
 //!                            cache: filled by reflectors
-//!                            sweep: withdraws stale claims (one of the replicas)
+//!                            sweep: withdraws stale claims (the leader)
 //!                            events: on pods and nodes
 //! ```
 //!
@@ -18,8 +19,10 @@ mod binder;
 mod cache;
 mod connections;
 mod events;
+mod leader;
 mod metrics;
 mod options;
+mod peers;
 mod places;
 mod routes;
 mod sweep;
@@ -31,13 +34,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use cgpu_kubernetes_client::{Api, Election, Query, Timing, reflector};
+use cgpu_kubernetes_client::{Api, Election, Leadership, Query, Timing, reflector};
 use cgpu_kubernetes_core::names::Dialects;
 use cgpu_kubernetes_core::object::{Node, Pod};
 use clap::Parser;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 
@@ -45,6 +49,7 @@ use crate::binder::Binder;
 use crate::cache::ClusterCache;
 use crate::connections::Limits;
 use crate::events::EventRecorder;
+use crate::leader::Replicas;
 use crate::metrics::Metrics;
 use crate::options::{LogFormat, Options};
 use crate::places::Places;
@@ -53,6 +58,9 @@ use crate::tls::{Files, Identity};
 
 /// Name of the program in events and logs.
 pub(crate) const NAME: &str = "cgpu-scheduler-extender";
+
+/// Time to release the lease.
+const RESIGN_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     let options = Options::parse();
@@ -94,7 +102,7 @@ fn filter(directives: &str) -> Result<EnvFilter> {
 async fn serve(options: Options) -> Result<()> {
     let ended = shutdown_signal()?;
     let api = options.access.api().await?;
-    let identity = tls_files(&options).map(Identity::read).transpose()?;
+    let identity = tls_files(&options).map(Identity::read).transpose()?.map(Arc::new);
     let address = SocketAddr::new(options.address, options.port);
     let listener =
         TcpListener::bind(address).await.with_context(|| format!("cannot listen at {address}"))?;
@@ -106,32 +114,32 @@ async fn serve(options: Options) -> Result<()> {
     let events = Arc::new(events);
     tokio::spawn(events::publish_all(api.clone(), queue));
     follow(&api, &cache, &options);
-    let (leads, leading) = watch::channel(!options.leader_elect);
-    let election = Arc::new(election(&api, &options));
-    if options.leader_elect {
-        let election = Arc::clone(&election);
-        tokio::spawn(async move { election.run(&leads).await });
-    }
-    tokio::spawn(show_leadership(leading.clone(), Arc::clone(&metrics)));
+    let alone = if options.leader_elect { Leadership::Unknown } else { Leadership::Own };
+    let (sender, leader) = watch::channel(alone);
+    let election = election(&api, &options, address);
+    let elected = options
+        .leader_elect
+        .then(|| tokio::spawn(elect(election, sender, Arc::clone(&cache), ended.clone())));
+    tokio::spawn(show_leadership(leader.clone(), Arc::clone(&metrics)));
     let every = Duration::from_secs(options.sweep);
     tokio::spawn(sweep::run(
         api.clone(),
         Arc::clone(&cache),
         Arc::clone(&events),
-        leading.clone(),
+        leader.clone(),
         every,
     ));
 
-    let binder = Binder::new(
-        api.clone(),
-        Arc::clone(&cache),
-        Duration::from_secs(options.watch_timeout),
-    );
+    let binder =
+        Binder::new(api.clone(), Arc::clone(&cache), Duration::from_secs(options.watch_timeout));
     let placement = options.node_placement.into();
     let limits = Limits::new(options.whole_nodes);
+    let replicas =
+        Replicas::new(leader.clone(), identity.clone(), Duration::from_secs(options.call_timeout));
     let router = routes::router(Arc::new(Handlers {
         cache,
         binder,
+        replicas,
         events,
         metrics: Arc::clone(&metrics),
         placement,
@@ -142,8 +150,8 @@ async fn serve(options: Options) -> Result<()> {
     }));
     info!(%address, tls = identity.is_some(), version = env!("CARGO_PKG_VERSION"), "listening");
     connections::serve(listener, identity, router, limits, metrics, ended).await;
-    if *leading.borrow() && options.leader_elect {
-        election.resign().await;
+    if let Some(elected) = elected {
+        let _ = timeout(RESIGN_TIMEOUT, elected).await;
     }
     info!("ended");
     Ok(())
@@ -165,21 +173,43 @@ fn follow(api: &Api, cache: &Arc<ClusterCache>, options: &Options) {
     tokio::spawn(async move { reflector::run::<Pod>(&other.0, &live, &other.2, &*other.1).await });
 }
 
-fn election(api: &Api, options: &Options) -> Election {
+fn election(api: &Api, options: &Options, own: SocketAddr) -> Election {
     let namespace = options.lease_namespace.clone().unwrap_or_else(|| api.namespace().to_owned());
     Election::new(
         api.clone(),
-        &namespace,
-        &options.lease_name,
+        (&namespace, &options.lease_name),
         &options.identity(),
+        &options.advertised(own),
         options.lease_timing(),
     )
 }
 
-async fn show_leadership(mut leading: watch::Receiver<bool>, metrics: Arc<Metrics>) {
+/// Takes part in the election until shutdown. A leader then releases the lease, so that another one
+/// leads while this one answers its pending requests.
+async fn elect(
+    election: Election,
+    leader: watch::Sender<Leadership>,
+    cache: Arc<ClusterCache>,
+    mut ended: watch::Receiver<bool>,
+) {
+    let takes_part = async {
+        // A replica that does not know the cluster must not lead.
+        cache.listed().await;
+        election.run(&leader).await;
+    };
+    tokio::select! {
+        () = takes_part => {}
+        _ = ended.wait_for(|ended| *ended) => {}
+    }
+    if leader.send_replace(Leadership::Unknown) == Leadership::Own {
+        election.resign().await;
+    }
+}
+
+async fn show_leadership(mut leader: watch::Receiver<Leadership>, metrics: Arc<Metrics>) {
     loop {
-        metrics.leads(*leading.borrow_and_update());
-        if leading.changed().await.is_err() {
+        metrics.leads(*leader.borrow_and_update() == Leadership::Own);
+        if leader.changed().await.is_err() {
             return;
         }
     }

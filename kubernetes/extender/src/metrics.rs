@@ -50,6 +50,7 @@ pub(crate) struct Metrics {
     nodes: Gauge<u64, AtomicU64>,
     pods: Gauge<u64, AtomicU64>,
     leads: Gauge<u64, AtomicU64>,
+    passed_on: Counter,
 }
 
 impl Metrics {
@@ -70,7 +71,13 @@ impl Metrics {
         registry.register("nodes", "Known nodes", nodes.clone());
         registry.register("pods", "Known pods that request GPUs", pods.clone());
         registry.register("leader", "Whether this replica is the leader", leads.clone());
-        Self { registry, took, binds, closed, nodes, pods, leads }
+        let passed_on = Counter::default();
+        registry.register(
+            "passed_on",
+            "Requests that were passed on to the leader",
+            passed_on.clone(),
+        );
+        Self { registry, took, binds, closed, nodes, pods, leads, passed_on }
     }
 
     pub(crate) fn took(&self, verb: &'static str, time: Duration) {
@@ -83,6 +90,10 @@ impl Metrics {
 
     pub(crate) fn closed(&self, reason: Closed) {
         self.closed.get_or_create(&ClosedLabels { reason }).inc();
+    }
+
+    pub(crate) fn passed_on(&self) {
+        self.passed_on.inc();
     }
 
     pub(crate) fn leads(&self, leads: bool) {

@@ -1,6 +1,6 @@
 //! Command line. Each flag has an environment variable.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -66,7 +66,8 @@ pub(crate) struct Options {
         value_parser = clap::value_parser!(u64).range(1..=60)
     )]
     pub watch_timeout: u64,
-    /// Elect one replica for work that only one must do
+    /// Elect the replica that answers kube-scheduler; the others pass requests on to it. Without
+    /// it, this one answers all that it gets
     #[arg(long, env = "CGPU_LEADER_ELECT", action = ArgAction::Set, default_value_t = true)]
     pub leader_elect: bool,
     /// Name of the lease for the election
@@ -92,6 +93,19 @@ pub(crate) struct Options {
     /// Name of this replica in the election [default: host name and a random number]
     #[arg(long, env = "CGPU_IDENTITY", value_name = "NAME")]
     pub identity: Option<String>,
+    /// Address at which other replicas reach this one [default: that at which it listens]
+    #[arg(long, env = "CGPU_ADVERTISE_ADDRESS", value_name = "IP")]
+    pub advertise_address: Option<IpAddr>,
+    /// The scheduler's `httpTimeout`, in seconds: what another replica is to answer is answered
+    /// within it
+    #[arg(
+        long,
+        env = "CGPU_CALL_TIMEOUT",
+        value_name = "SECONDS",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u64).range(1..=60)
+    )]
+    pub call_timeout: u64,
     /// Number of worker threads [default: one for each core]
     #[arg(
         long,
@@ -144,6 +158,14 @@ impl Options {
         cgpu_kubernetes_client::LeaseTiming { duration, renew_interval: duration / 5 }
     }
 
+    /// Returns the address of this replica for others, if it listens at `own`; empty if it is not
+    /// known.
+    pub(crate) fn advertised(&self, own: SocketAddr) -> String {
+        let listens = Some(own.ip()).filter(|address| !address.is_unspecified());
+        let address = self.advertise_address.or(listens);
+        address.map_or_else(String::new, |ip| SocketAddr::new(ip, own.port()).to_string())
+    }
+
     /// Returns the name of this replica in the election.
     pub(crate) fn identity(&self) -> String {
         if let Some(name) = &self.identity {
@@ -166,6 +188,18 @@ mod tests {
         assert_eq!((options.port, options.leader_elect, options.hami), (39999, true, false));
         assert!(Options::try_parse_from(["x", "--tls-cert", "a"]).is_err());
         assert!(Options::try_parse_from(["x", "--resync", "0"]).is_err());
+    }
+
+    #[test]
+    fn replica_advertises_an_address_that_others_reach() {
+        let advertised = |flags: &[&str], own: &str| {
+            let options = Options::try_parse_from([&["x"], flags].concat()).unwrap();
+            options.advertised(own.parse().unwrap())
+        };
+        assert_eq!(advertised(&[], "0.0.0.0:39999"), "");
+        assert_eq!(advertised(&[], "127.0.0.1:7"), "127.0.0.1:7");
+        let flags = ["--advertise-address", "fd00::1"];
+        assert_eq!(advertised(&flags, "0.0.0.0:39999"), "[fd00::1]:39999");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::State;
-use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
@@ -21,11 +21,18 @@ use crate::binder::{BindError, Binder};
 use crate::cache::ClusterCache;
 use crate::connections::{Connection, Limits};
 use crate::events::{self, EventRecorder};
+use crate::leader::{Answerer, LeaderReply, Replicas};
 use crate::metrics::{Metrics, Outcome};
 use crate::places::{Place, Places};
 
 /// Largest body of a binding, in bytes: four names.
 const MAX_BINDING_BYTES: usize = 16 << 10;
+
+/// Kinds of replies.
+pub(crate) const JSON: &str = "application/json";
+const TEXT: &str = "text/plain";
+/// Ends a connection after a reply.
+pub(crate) const CLOSE: &str = "close";
 
 /// Decisions at a time. Each may need many times the size of its body.
 pub(crate) const MAX_DECISIONS: usize = 2;
@@ -33,6 +40,7 @@ pub(crate) const MAX_DECISIONS: usize = 2;
 pub(crate) struct Handlers {
     pub cache: Arc<ClusterCache>,
     pub binder: Binder,
+    pub replicas: Replicas,
     pub events: Arc<EventRecorder>,
     pub metrics: Arc<Metrics>,
     pub placement: Placement,
@@ -54,7 +62,11 @@ pub(crate) fn router(handlers: Arc<Handlers>) -> Router {
 }
 
 async fn ready(State(handlers): State<Arc<Handlers>>) -> (StatusCode, String) {
-    match handlers.cache.unready_reason() {
+    let unelected = || {
+        let unknown = !handlers.replicas.has_known_leader();
+        unknown.then(|| "it is not known yet which replica leads".to_owned())
+    };
+    match handlers.cache.unready_reason().or_else(unelected) {
         None => (StatusCode::OK, "ok".to_owned()),
         Some(error) => (StatusCode::SERVICE_UNAVAILABLE, error),
     }
@@ -71,6 +83,7 @@ async fn call(
     Extension(connection): Extension<Connection>,
     method: Method,
     uri: Uri,
+    headers: HeaderMap,
     body: Body,
 ) -> Response {
     let started = Instant::now();
@@ -103,6 +116,33 @@ async fn call(
     };
     // Shows what a scheduler sends.
     trace!(path = uri.path(), body = %String::from_utf8_lossy(&body), "request");
+    let is_for_leader = match call {
+        // Without a list it says so.
+        Call::Filter => handlers.cache.is_listed(),
+        Call::Prioritize | Call::Bind => true,
+        Call::Version | Call::Inspect(_) => false,
+    };
+    if is_for_leader {
+        let passed_on = match handlers.replicas.answerer(&headers) {
+            Answerer::This => None,
+            Answerer::None(reason) => Some(Err(reason)),
+            Answerer::Leader(address) => {
+                handlers.metrics.passed_on();
+                Some(handlers.replicas.pass_on(address, uri.path(), &body).await)
+            }
+        };
+        if let Some(reply) = passed_on {
+            handlers.metrics.took(verb, started.elapsed());
+            return match reply {
+                Ok(LeaderReply { status, is_json, closes, text }) => {
+                    let kind = if is_json { JSON } else { TEXT };
+                    let response = Reply { status, kind, text }.keeping(place);
+                    if closes { closing(response) } else { response }
+                }
+                Err(error) => unanswered(call, error),
+            };
+        }
+    }
     // Held until the reply is made. The semaphore is never closed.
     let _decision = if is_large { handlers.decisions.acquire().await.ok() } else { None };
     let reply = match call {
@@ -218,7 +258,7 @@ struct Reply {
 
 impl Reply {
     fn text(status: StatusCode, text: String) -> Self {
-        Self { status, kind: "text/plain", text }
+        Self { status, kind: TEXT, text }
     }
 
     /// Returns the response. It keeps the request's place until it is written.
@@ -257,9 +297,27 @@ fn refused(error: String) -> Reply {
     reply
 }
 
+/// Returns the reply to a request that only the leader can answer, without a leader. It closes the
+/// connection, so that the next request may reach another replica.
+fn unanswered(call: Call<'_>, error: String) -> Response {
+    warn!(?call, error, "not answered");
+    let reply = match call {
+        Call::Filter => json(&Filtered { error, ..Filtered::default() }),
+        Call::Bind => refused(error),
+        _ => Reply::text(StatusCode::SERVICE_UNAVAILABLE, error),
+    };
+    closing(reply.into_response())
+}
+
+/// Closes the connection after the reply.
+fn closing(mut response: Response) -> Response {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static(CLOSE));
+    response
+}
+
 fn json(value: &impl serde::Serialize) -> Reply {
     match to_string(value) {
-        Ok(text) => Reply { status: StatusCode::OK, kind: "application/json", text },
+        Ok(text) => Reply { status: StatusCode::OK, kind: JSON, text },
         Err(error) => Reply::text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
 }

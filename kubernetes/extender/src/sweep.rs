@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cgpu_kubernetes_client::{Api, Failure};
+use cgpu_kubernetes_client::{Api, Failure, Leadership};
 use cgpu_kubernetes_core::accounting::Holding;
 use cgpu_kubernetes_core::claim;
 use tokio::sync::watch;
@@ -14,16 +14,16 @@ use crate::binder::now;
 use crate::cache::ClusterCache;
 use crate::events::{self, EventRecorder};
 
-/// Runs without end, and does its work while `leads` is true.
+/// Runs without end, and does its work while this replica leads.
 pub(crate) async fn run(
     api: Api,
     cache: Arc<ClusterCache>,
     events: Arc<EventRecorder>,
-    leads: watch::Receiver<bool>,
+    leader: watch::Receiver<Leadership>,
     every: Duration,
 ) {
     loop {
-        if *leads.borrow() && cache.is_listed() {
+        if *leader.borrow() == Leadership::Own && cache.is_listed() {
             withdraw(&api, &cache).await;
             record_events(&cache, &events);
         }

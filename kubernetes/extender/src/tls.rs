@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use rustls::RootCertStore;
-use rustls::ServerConfig;
-use rustls::ServerConnection;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use tokio_rustls::TlsAcceptor;
+use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tracing::{info, warn};
+
+use crate::peers;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
@@ -30,7 +30,14 @@ type Stamp = Vec<(u64, u64, i64, i64)>;
 /// is used at once.
 pub(crate) struct Identity {
     files: Files,
-    now: Mutex<(Stamp, Arc<ServerConfig>)>,
+    now: Mutex<(Stamp, Configs)>,
+}
+
+/// What serves clients, and what connects to other replicas.
+#[derive(Clone)]
+struct Configs {
+    server: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
 }
 
 impl Identity {
@@ -45,7 +52,12 @@ impl Identity {
 
     /// Returns what accepts a new connection, with the files as they are now.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
-        TlsAcceptor::from(self.current())
+        TlsAcceptor::from(self.current().server)
+    }
+
+    /// Returns what connects to another replica, with the files as they are now.
+    pub(crate) fn connector(&self) -> TlsConnector {
+        TlsConnector::from(self.current().client)
     }
 
     /// Returns whether the client of a connection has shown a certificate, if it must.
@@ -53,7 +65,7 @@ impl Identity {
         self.files.client_ca.is_none() || connection.peer_certificates().is_some()
     }
 
-    fn current(&self) -> Arc<ServerConfig> {
+    fn current(&self) -> Configs {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         let stamp = self.files.stamp();
         if stamp != now.0 {
@@ -71,7 +83,7 @@ impl Identity {
             }
             now.0 = stamp;
         }
-        Arc::clone(&now.1)
+        now.1.clone()
     }
 }
 
@@ -89,8 +101,9 @@ impl Files {
         self.all().map(stamp).collect()
     }
 
-    fn load(&self) -> Result<Arc<ServerConfig>> {
+    fn load(&self) -> Result<Configs> {
         let provider = Arc::new(ring::default_provider());
+        let chain = certificates(&self.certificate)?;
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()?;
         let builder = match &self.client_ca {
@@ -100,21 +113,21 @@ impl Files {
                 for certificate in certificates(path)? {
                     roots.add(certificate).with_context(|| path.display().to_string())?;
                 }
-                let verifier =
-                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                let clients =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
                         // Probes of the kubelet have none: `Identity::has_authorized`.
                         .allow_unauthenticated()
                         .build()?;
-                builder.with_client_cert_verifier(verifier)
+                builder.with_client_cert_verifier(peers::Peers::and(clients, &chain, &provider)?)
             }
         };
         let key = PrivateKeyDer::from_pem_file(&self.key)
             .with_context(|| format!("{} has no private key in PEM", self.key.display()))?;
-        let config =
-            builder.with_single_cert(certificates(&self.certificate)?, key).with_context(|| {
-                format!("{} and {}", self.certificate.display(), self.key.display())
-            })?;
-        Ok(Arc::new(config))
+        let unfit = || format!("{} and {}", self.certificate.display(), self.key.display());
+        let server =
+            builder.with_single_cert(chain.clone(), key.clone_key()).with_context(unfit)?;
+        let client = peers::client(chain, key, &provider).with_context(unfit)?;
+        Ok(Configs { server: Arc::new(server), client: Arc::new(client) })
     }
 }
 

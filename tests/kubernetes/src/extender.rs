@@ -39,8 +39,8 @@ impl Extender {
             "0",
         ]);
         command.arg("--kubeconfig").arg(server.kubeconfig(folder));
-        // Machines that are busy deliver events late.
-        command.args(["--sweep", "1", "--lease-duration", "2", "--watch-timeout", "60"]);
+        // Machines that are busy deliver events and renew leases late.
+        command.args(["--sweep", "1", "--watch-timeout", "60", "--leader-elect", "false"]);
         // This machine's variables must not affect a test.
         for name in ["KUBECONFIG", "PORT", "LOG_LEVEL", "THREADNESS"] {
             command.env_remove(name);
@@ -115,7 +115,12 @@ impl Extender {
 
     /// Sends SIGTERM.
     pub fn terminate(&self) {
-        self.child.signal(TERMINATE);
+        self.signal(TERMINATE);
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: i32) {
+        self.child.signal(signal);
     }
 
     /// Sends SIGTERM and waits for its end.

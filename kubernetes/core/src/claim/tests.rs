@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use super::*;
 use crate::fixture::{container, node, pod, sharing, texts};
 use crate::names::{Dialects, MEMORY};
@@ -69,13 +67,12 @@ fn later_claim_of_the_same_memory_is_refused() {
     // Claimed with accounting from before the first claim.
     let (other, _) = claimed(&sharing("b", 8), &node, &empty);
     let (one, other) = (pod_request(&one), pod_request(&other));
-    let of = |pods: &[&Arc<PodRequest>]| NodeAccounting::of(&node, pods.iter().copied());
-    assert_eq!(confirm(&one.uid, &node, &of(&[&one])), Ok(()));
-    let refusal = confirm(&other.uid, &node, &of(&[&one, &other])).unwrap_err().to_string();
+    assert_eq!(confirm(&one.uid, &node, [&one]), Ok(()));
+    let refusal = confirm(&other.uid, &node, [&one, &other]).unwrap_err().to_string();
     assert_eq!(refusal, "another scheduler claimed GPU 0 of node `n` at the same time");
     let (small, _) = claimed(&sharing("c", 2), &node, &NodeAccounting::of(&node, [&one]));
-    assert_eq!(confirm("uid-c", &node, &of(&[&one, &pod_request(&small)])), Ok(()));
-    assert!(confirm("uid-d", &node, &of(&[&one])).is_err());
+    assert_eq!(confirm("uid-c", &node, [&one, &pod_request(&small)]), Ok(()));
+    assert!(confirm("uid-d", &node, [&one]).is_err());
 }
 
 #[test]
@@ -149,5 +146,5 @@ fn claim_avoids_a_gpu_with_overfull_compute() {
     assert_eq!(accounting.overfull(&node).collect::<Vec<_>>(), [0]);
     let (pod, _) = claimed(&sharing("c", 2), &node, &accounting);
     let own = pod_request(&pod);
-    assert_eq!(confirm("uid-c", &node, &NodeAccounting::of(&node, pods.iter().chain([&own]))), Ok(()));
+    assert_eq!(confirm("uid-c", &node, pods.iter().chain([&own])), Ok(()));
 }

@@ -74,9 +74,7 @@ impl Harness {
                     self.extenders[which].place(&mut self.api, uid, self.now, is_received);
                 }
             }
-            650..850 => {
-                self.extenders[which].advance(&mut self.api, &mut self.random, self.check)
-            }
+            650..850 => self.extenders[which].advance(&mut self.api, &mut self.random, self.check),
             _ => self.extenders[which].watch(&mut self.api, &mut self.random),
         }
     }

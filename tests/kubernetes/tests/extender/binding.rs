@@ -1,7 +1,7 @@
 //! Bindings: claim, confirm, bind.
 
 use cgpu_kubernetes_tests::api_server::{Fault, FaultAction, Key};
-use cgpu_kubernetes_tests::extender::Extender;
+use cgpu_kubernetes_tests::extender::{Extender, bind};
 use cgpu_kubernetes_tests::objects::{node, pod, pod_with};
 use cgpu_kubernetes_tests::wait::until_holds;
 use serde_json::{Value, json};
@@ -126,8 +126,7 @@ fn concurrent_write_does_not_stop_a_binding() {
     fixture.server.hold_watches(true);
     let mut connection = extender.connection();
     let reply = std::thread::scope(|scope| {
-        let requested =
-            scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &two, "n1"));
+        let requested = scope.spawn(|| bind(&mut connection, &two, "n1"));
         until_holds("the claim is written", || fixture.claim(&two).len() == CLAIM.len());
         fixture.server.edit(&key(&two), |pod| {
             pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False"}])
@@ -165,8 +164,7 @@ fn conflicting_claim_is_withdrawn() {
         });
         let mut connection = extender.connection();
         let reply = std::thread::scope(|scope| {
-            let requested =
-                scope.spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &ours, "n1"));
+            let requested = scope.spawn(|| bind(&mut connection, &ours, "n1"));
             until_holds("our claim is written", || fixture.claim(&ours).len() == CLAIM.len());
             fixture.server.hold_watches(is_late);
             requested.join().unwrap()
@@ -191,8 +189,10 @@ fn bindings_are_confirmed_while_the_watch_is_late_or_gone() {
         let pods = names.map(|name| fixture.pod(pod("test", name, 2)));
         fixture.server.hold_watches(true);
         std::thread::scope(|scope| {
-            let bindings: Vec<_> =
-                pods.iter().map(|pod| scope.spawn(|| extender.bind(pod, "n1").status)).collect();
+            let bindings = pods.each_ref().map(|pod| {
+                let mut connection = extender.connection();
+                scope.spawn(move || bind(&mut connection, pod, "n1").status)
+            });
             for pod in &pods {
                 until_holds("it is claimed", || fixture.claim(pod).len() == CLAIM.len());
             }
@@ -232,8 +232,7 @@ fn pod_deleted_during_a_binding_leaves_nothing() {
         delay(&fixture, method, contains);
         let mut connection = extender.connection();
         let reply = std::thread::scope(|scope| {
-            let requested = scope
-                .spawn(|| cgpu_kubernetes_tests::extender::bind(&mut connection, &pending, "n1"));
+            let requested = scope.spawn(|| bind(&mut connection, &pending, "n1"));
             until_holds("it is under way", || is_begun(&fixture, before, method, contains));
             fixture.server.remove(&key(&pending));
             fixture.server.hold_watches(false);

@@ -127,8 +127,7 @@ fn lost_answers_leave_correct_claims() {
 fn claim_that_cannot_be_confirmed_is_withdrawn() {
     let fixture = one_node();
     // The watch is late, so the pods are listed.
-    let extender =
-        Extender::start(&fixture.server, fixture.folder(), &["--watch-timeout", "1"]);
+    let extender = Extender::start(&fixture.server, fixture.folder(), &["--watch-timeout", "1"]);
     let pending = fixture.pod(pod("test", "a", 8));
     fixture.server.hold_watches(true);
     fixture.server.fault(Fault::next(

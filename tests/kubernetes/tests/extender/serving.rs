@@ -185,7 +185,9 @@ fn created_and_deleted_objects_are_seen() {
 #[test]
 fn sigterm_ends_after_pending_requests() {
     let fixture = golden_setup();
-    let extender = fixture.extender();
+    let flags = ["--leader-elect", "true"];
+    let extender = Extender::start(&fixture.server, fixture.folder(), &flags);
+    until_holds("it leads", || crate::replicas::leads(&extender));
     let pending = fixture.pod(pod("test", "b", 8));
     let wait = FaultAction::Wait(std::time::Duration::from_millis(700));
     fixture.server.fault(Fault::next("POST", "/binding", wait));

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cgpu_kubernetes_tests::extender::Extender;
+use cgpu_kubernetes_tests::extender::{Extender, bind};
 use cgpu_kubernetes_tests::http::{Connection, connect};
-use cgpu_kubernetes_tests::objects::node;
+use cgpu_kubernetes_tests::objects::{node, pod};
 use cgpu_kubernetes_tests::wait::until_holds;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
@@ -161,4 +161,46 @@ fn scheduler_is_displaced_by_no_client_without_a_certificate() {
         matches!(std::io::Read::read(&mut oldest, &mut [0]), Ok(0))
     });
     assert_eq!(connection.request("GET", "/version", "").status, 200);
+}
+
+/// Replicas accept each other by the certificate that all have, although no authority of clients
+/// has signed it.
+#[test]
+fn follower_passes_requests_on_over_tls() {
+    let fixture = Fixture::with(&[node("n1", &[15109])]);
+    let (ours, clients) = (Authority::new(), Authority::new());
+    let (certificate, key) = ours.write(fixture.folder(), "server");
+    let ca = fixture.folder().join("clients.crt");
+    fs::write(&ca, clients.pem()).unwrap();
+    let mut flags = flags(&certificate, &key).to_vec();
+    flags.extend(["--tls-client-ca".to_owned(), ca.display().to_string()]);
+    let elect = ["--leader-elect", "true", "--lease-duration", "3600", "--call-timeout", "60"];
+    flags.extend(elect.map(str::to_owned));
+    let scheduler = clients.write(fixture.folder(), "scheduler");
+    let replicas = [(); 2].map(|()| {
+        let replica = Extender::begin(&fixture.server, fixture.folder(), &flags);
+        until_holds("it is ready", || {
+            ours.call(&replica, Some(&scheduler)).is_ok_and(|status| status == 200)
+        });
+        replica
+    });
+    let pending = fixture.pod(pod("test", "a", 2));
+    let mut connection = ours.connect(&replicas[1], Some(&scheduler)).unwrap();
+    let reply = bind(&mut connection, &pending, "n1");
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert_eq!(fixture.node_of(&pending).as_deref(), Some("n1"));
+    // One with another certificate is not trusted, and trusts none.
+    let (certificate, key) = clients.write(fixture.folder(), "other");
+    flags[1] = certificate.display().to_string();
+    flags[3] = key.display().to_string();
+    let stranger = Extender::begin(&fixture.server, fixture.folder(), &flags);
+    let mut reply = None;
+    until_holds("it knows the leader", || {
+        let mut connection = clients.connect(&stranger, Some(&scheduler)).unwrap();
+        let last = bind(&mut connection, &pending, "n1");
+        let is_known = !last.text.contains("no replica leads");
+        reply = Some(last);
+        is_known
+    });
+    assert!(reply.is_some_and(|reply| reply.text.contains("cannot be reached")));
 }
