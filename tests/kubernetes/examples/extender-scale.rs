@@ -1,6 +1,7 @@
 //! Latency and memory of the real extender over HTTP with many nodes and pods: `cargo xtask build
 //! && cargo run --release --package cgpu-kubernetes-tests --example extender-scale`. Prints one
-//! JSON object for each cluster: one that is full of running pods, and one with many pending pods.
+//! JSON object for each cluster: `full` of running pods, and with many `pending` ones. One of these
+//! names, and a number of rounds, may be given.
 //!
 //! A fake API server runs on the same machine. Times are the client's: filter's include the names
 //! of all nodes each way, and bind's include the API server's patch, watch and binding.
@@ -26,8 +27,13 @@ const FULL: Size = Size { nodes: 5000, running: 50_000, pending: 0, rounds: 2000
 const PENDING: Size = Size { nodes: 1000, running: 10_000, pending: 5000, rounds: 1000 };
 
 fn main() {
-    for size in [PENDING, FULL] {
-        println!("{}", measure(&size));
+    let mut arguments = std::env::args().skip(1);
+    let only = arguments.next();
+    let rounds = arguments.next().and_then(|text| text.parse().ok());
+    for (name, size) in [("pending", PENDING), ("full", FULL)] {
+        if only.as_ref().is_none_or(|only| only == name) {
+            println!("{}", measure(&Size { rounds: rounds.unwrap_or(size.rounds), ..size }));
+        }
     }
 }
 

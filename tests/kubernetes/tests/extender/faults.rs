@@ -172,9 +172,9 @@ fn restart_during_a_binding_loses_nothing() {
         // kube-scheduler sends the request to the successor.
         assert_eq!(extender.bind(&pending, "n1").status, 200, "{method} {contains}");
     }
-    fixture.wait_for_units(&extender, "n1", 28);
+    fixture.wait_for_units(&extender, "n1", 21);
     assert_eq!(
-        extender.filter(&fixture.pod(pod("test", "more", 1)), &["n1"])["NodeNames"],
+        extender.filter(&fixture.pod(pod("test", "more", 8)), &["n1"])["NodeNames"],
         json!([])
     );
 }

@@ -253,7 +253,7 @@ fn invalid_start_is_reported() {
     let outcome =
         run(&["--server", "http://127.0.0.1:1", "--tls-cert", "/none", "--tls-key", "/none"], &[])
             .exits(1);
-    assert!(outcome.stderr.contains("/none has no private key in PEM"), "{outcome:?}");
+    assert!(outcome.stderr.contains("/none has no certificate in PEM"), "{outcome:?}");
 }
 
 /// The requests of a kube-scheduler 1.36.2 while document 001's four deployments were started on
