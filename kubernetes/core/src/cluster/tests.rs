@@ -72,14 +72,10 @@ fn unbound_claim_becomes_stale() {
     assert_eq!(cluster.stale(6).count(), 0);
     assert_eq!(cluster.stale(6 + CLAIM_TIMEOUT_NANOS).count(), 1);
     // A pod cannot be bound to a node that does not exist.
-    let pods: Vec<_> = cluster.pods().cloned().collect();
-    assert_eq!(cluster.confirm("uid-a", "n", &pods), Ok(()));
+    assert_eq!(cluster.confirm("uid-a", "n"), Ok(()));
     cluster.delete_node("n");
     assert_eq!(cluster.stale(6).count(), 1);
-    assert_eq!(
-        cluster.confirm("uid-a", "n", &pods).unwrap_err().message(),
-        "the node `n` was deleted"
-    );
+    assert_eq!(cluster.confirm("uid-a", "n").unwrap_err().message(), "the node `n` was deleted");
 }
 
 /// A claim of a deleted pod would never be withdrawn.

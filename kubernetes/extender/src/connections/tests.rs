@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use cgpu_kubernetes_client::Leadership;
 use cgpu_kubernetes_core::names::Dialects;
 use clap::Parser;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -12,6 +13,7 @@ use super::*;
 use crate::binder::Binder;
 use crate::cache::ClusterCache;
 use crate::events::EventRecorder;
+use crate::leader::Replicas;
 use crate::options::Options;
 use crate::routes::{self, Handlers};
 
@@ -38,8 +40,10 @@ async fn server(limits: Limits) -> SocketAddr {
     let api = options.access.api().await.unwrap();
     let cache = Arc::new(ClusterCache::new(Dialects::default()));
     let metrics = Arc::new(Metrics::new());
+    let (_, leader) = watch::channel(Leadership::Own);
     let router = routes::router(Arc::new(Handlers {
-        binder: Binder::new(api, Arc::clone(&cache)),
+        binder: Binder::new(api, Arc::clone(&cache), NEVER),
+        replicas: Replicas::new(leader, None, NEVER),
         cache,
         events: Arc::new(EventRecorder::new().0),
         metrics: Arc::clone(&metrics),
