@@ -126,6 +126,10 @@ fn apply_order(containers: &[Container], order: &Order) {
     grantor.set_notify_slot(gpu(), gate.notify_slot);
     grantor.set_turn(gpu(), Turn(gate.turn), gate.granted, gate.until);
     if order.bump {
-        if order.wake { grantor.wake_gate() } else { grantor.bump_gate() }
+        if order.wake {
+            grantor.wake_gate();
+        } else {
+            grantor.bump_gate();
+        }
     }
 }
