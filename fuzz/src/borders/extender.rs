@@ -1,5 +1,6 @@
 //! Bodies of kube-scheduler's requests with any bytes. Each node of a request is answered once, a
-//! score is at most 10, and a pod that fits is bound without giving out more than a GPU has.
+//! score is at most 10, a pod that fits is bound without giving out more than a GPU has, and victims
+//! have a lower priority.
 
 use std::collections::BTreeSet;
 
@@ -8,6 +9,8 @@ use cgpu_kubernetes_core::extender::{self, Binding, Call, Candidates, Filtered};
 use cgpu_kubernetes_core::gpus::Placement;
 use cgpu_kubernetes_core::names::{COUNT, Dialects, MEMORY, annotation};
 use cgpu_kubernetes_core::object::{Node, Pod};
+use cgpu_kubernetes_core::pod_request::PodRequest;
+use cgpu_kubernetes_core::preemption::{self, Question};
 use serde_json::{Value, json};
 
 /// Time of a claim, in nanoseconds since 1970.
@@ -115,6 +118,26 @@ fn check_candidates(candidates: &Candidates) {
     assert!(cluster.is_valid());
 }
 
+/// Checks that each node of an answer was asked about, and has victims of lower priority.
+fn check_question(question: &Question) {
+    let cluster = cluster();
+    let answer = preemption::preempt(&cluster, &[], question);
+    let priority = question.pod.as_ref().map(|pod| pod.spec.priority);
+    for (node, victims) in &answer.node_name_to_meta_victims {
+        assert!(
+            question.node_name_to_victims.contains_key(node)
+                || question.node_name_to_meta_victims.contains_key(node)
+        );
+        assert!(!victims.pods.is_empty());
+        let requests_gpus = question
+            .pod
+            .as_ref()
+            .is_some_and(|pod| PodRequest::of(pod, cluster.dialects()).is_some());
+        let known = victims.pods.iter().filter_map(|victim| cluster.pod(&victim.uid));
+        assert!(!requests_gpus || known.into_iter().all(|pod| Some(pod.priority) < priority));
+    }
+}
+
 fn check_path(path: &str) {
     for method in ["GET", "POST"] {
         if let Some(Call::Inspect(Some(node))) = Call::of(method, path) {
@@ -133,6 +156,9 @@ pub(crate) fn check(input: &[u8]) {
         if let Ok(candidates) = extender::candidates(input, whole_nodes, &cluster()) {
             check_candidates(&candidates);
         }
+    }
+    if let Ok(question) = preemption::question(input, &cluster()) {
+        check_question(&question);
     }
     if let Ok(binding) = extender::decode::<Binding>(input) {
         match extender::bind(&cluster(), &binding, NOW) {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::container_request::most_of;
-use crate::gpus::NodeGpus;
+use crate::gpus::{Gpu, NodeGpus};
 use crate::pod_request::PodRequest;
 use crate::refusal::Refusal;
 use crate::share::Share;
@@ -77,11 +77,21 @@ impl NodeAccounting {
             .map(|pod| Holder { pod: Arc::clone(pod), holding: Holding::of(pod, node) })
             .collect();
         holders.sort_by(|one, other| key(one).cmp(&key(other)));
-        let mut held = vec![Share::NONE; node.gpus.len()];
-        for holder in &holders {
-            add(&mut held, holder, node);
-        }
-        Self { held, holders }
+        Self { held: sum(node, &holders), holders }
+    }
+
+    /// Returns the accounting of these holders alone.
+    #[must_use]
+    pub fn sum<'a>(node: &NodeGpus, holders: impl IntoIterator<Item = &'a Holder>) -> Self {
+        let holders: Vec<Holder> = holders.into_iter().cloned().collect();
+        Self { held: sum(node, &holders), holders }
+    }
+
+    /// Adds a pod that will have these parts of the GPUs.
+    pub fn reserve(&mut self, node: &NodeGpus, pod: &Arc<PodRequest>, shares: Vec<(u32, Share)>) {
+        let holder = Holder { pod: Arc::clone(pod), holding: Holding::Shares(shares) };
+        add(&mut self.held, &holder, node);
+        self.holders.push(holder);
     }
 
     /// Returns the accounting without this pod.
@@ -123,6 +133,26 @@ impl NodeAccounting {
 }
 
 impl Holder {
+    /// Returns what counts as held by the pod, by the position of the GPU.
+    #[must_use]
+    pub fn parts(&self, node: &NodeGpus) -> Vec<(usize, Share)> {
+        match &self.holding {
+            Holding::Shares(shares) => {
+                shares.iter().map(|(gpu, share)| (*gpu as usize, *share)).collect()
+            }
+            Holding::Unclear(_) => {
+                let requests = self.pod.requests.as_deref().unwrap_or_default();
+                // An unreadable request may mean all of the GPU.
+                let part = |gpu: &Gpu| match requests {
+                    [] => gpu.whole(),
+                    requests => most_of(requests, gpu),
+                };
+                node.gpus.iter().map(part).enumerate().collect()
+            }
+            Holding::Nothing(_) => Vec::new(),
+        }
+    }
+
     /// Returns the units of a GPU that the pod is known to hold.
     #[must_use]
     pub fn units(&self, position: usize) -> u64 {
@@ -140,24 +170,17 @@ fn key(holder: &Holder) -> (&str, &str, &str) {
     (&holder.pod.namespace, &holder.pod.name, &holder.pod.uid)
 }
 
+fn sum(node: &NodeGpus, holders: &[Holder]) -> Vec<Share> {
+    let mut held = vec![Share::NONE; node.gpus.len()];
+    holders.iter().for_each(|holder| add(&mut held, holder, node));
+    held
+}
+
 fn add(held: &mut [Share], holder: &Holder, node: &NodeGpus) {
-    match &holder.holding {
-        Holding::Shares(shares) => {
-            for (gpu, share) in shares {
-                if let Some(sum) = held.get_mut(*gpu as usize) {
-                    *sum = sum.and(*share);
-                }
-            }
+    for (position, share) in holder.parts(node) {
+        if let Some(sum) = held.get_mut(position) {
+            *sum = sum.and(share);
         }
-        Holding::Unclear(_) => {
-            let requests = holder.pod.requests.as_deref().unwrap_or_default();
-            for (gpu, sum) in node.gpus.iter().zip(held) {
-                // An unreadable request may mean all of the GPU.
-                *sum =
-                    sum.and(if requests.is_empty() { gpu.whole() } else { most_of(requests, gpu) });
-            }
-        }
-        Holding::Nothing(_) => {}
     }
 }
 

@@ -28,6 +28,7 @@ use crate::object::Pod;
 use crate::placement;
 use crate::pod_request::PodRequest;
 use crate::refusal::Refusal;
+use crate::reservation;
 
 /// Time within which a claim must be bound, in nanoseconds.
 pub const CLAIM_TIMEOUT_NANOS: u64 = 60_000_000_000;
@@ -130,23 +131,32 @@ pub fn claim(
 /// they are known now.
 ///
 /// # Errors
-/// The claim is gone or was edited, or another extender claimed the same GPU. The claim must be
-/// withdrawn; the scheduler tries again.
+/// The claim is gone or was edited, another extender claimed the same GPU, or its room is kept for
+/// a nominated pod. The claim must be withdrawn; the scheduler tries again.
 pub(crate) fn confirm<'a>(
     uid: &str,
     node: &NodeGpus,
     pods: impl IntoIterator<Item = &'a Arc<PodRequest>>,
 ) -> Result<(), Refusal> {
-    let accounting = NodeAccounting::of(node, pods);
+    let pods: Vec<&Arc<PodRequest>> = pods.into_iter().collect();
+    let accounting = NodeAccounting::of(node, pods.iter().copied());
     let Some(own) = accounting.holders.iter().find(|holder| holder.pod.uid == uid) else {
         return Err(Refusal::new("the claim is gone: it was withdrawn"));
     };
     let Holding::Shares(shares) = &own.holding else {
         return Err(Refusal::new("the claim was edited"));
     };
-    match accounting.overfull(node).find(|gpu| shares.iter().any(|(own, _)| own == gpu)) {
-        Some(gpu) => Err(Refusal::new(format!(
+    if let Some(gpu) = accounting.overfull(node).find(|gpu| shares.iter().any(|it| it.0 == *gpu)) {
+        return Err(Refusal::new(format!(
             "another scheduler claimed GPU {gpu} of node `{}` at the same time",
+            node.name
+        )));
+    }
+    let others = accounting.without(node, uid);
+    let kept = reservation::against(&own.pod, node, &others, pods.iter().copied());
+    match shares.iter().find(|(gpu, share)| !share.fits(kept.free(node, *gpu as usize))) {
+        Some((gpu, _)) => Err(Refusal::new(format!(
+            "GPU {gpu} of node `{}` is kept for a pod for which others were evicted",
             node.name
         ))),
         None => Ok(()),

@@ -4,6 +4,7 @@
 //! except the record of deleted pods. The accounting of a node is always computed anew from the
 //! pods that name it, so it does not depend on the order of events.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use crate::names::Dialects;
 use crate::object::{Node, Pod};
 use crate::pod_request::{PodObservation, PodRequest};
 use crate::refusal::Refusal;
+use crate::reservation;
 
 /// A node that exists, or that a pod names.
 #[derive(Debug, Default)]
@@ -60,6 +62,8 @@ pub struct Cluster {
     dialects: Dialects,
     nodes: BTreeMap<String, NodeEntry>,
     pods: BTreeMap<String, Arc<PodRequest>>,
+    /// Uids of unbound pods by the node that they are nominated for.
+    nominated: BTreeMap<String, BTreeSet<String>>,
     deleted: DeletedPods,
 }
 
@@ -108,6 +112,7 @@ impl Cluster {
     /// `resourceVersion=0`.
     pub fn replace_pods(&mut self, pods: impl IntoIterator<Item = PodObservation>, version: &str) {
         let mut known = std::mem::take(&mut self.pods);
+        self.nominated.clear();
         self.nodes.values_mut().for_each(|entry| entry.pods.clear());
         let mut ended = Vec::new();
         for observation in pods {
@@ -201,6 +206,7 @@ impl Cluster {
     pub fn delete_pod(&mut self, uid: &str) {
         self.deleted.add(uid);
         if let Some(pod) = self.pods.remove(uid) {
+            self.end_nomination(&pod);
             self.unname_node(&pod);
         }
     }
@@ -210,6 +216,40 @@ impl Cluster {
     pub fn node(&self, name: &str) -> Option<(&NodeGpus, &NodeAccounting)> {
         let entry = self.nodes.get(name)?;
         Some((entry.gpus.as_ref()?, &entry.accounting))
+    }
+
+    /// Returns a node that exists, and its accounting as the pod finds it: without its own claim,
+    /// and with the room that is kept for others.
+    #[must_use]
+    pub fn room(
+        &self,
+        pod: &PodRequest,
+        name: &str,
+    ) -> Option<(&NodeGpus, Cow<'_, NodeAccounting>)> {
+        let (node, accounting) = self.node(name)?;
+        let accounting = match pod.claimed() {
+            Some(claimed) if claimed == name => Cow::Owned(accounting.without(node, &pod.uid)),
+            _ => Cow::Borrowed(accounting),
+        };
+        let Some(nominated) = self.nominated.get(name) else { return Some((node, accounting)) };
+        let nominated = nominated.iter().filter_map(|uid| self.pods.get(uid));
+        let kept = reservation::against(pod, node, &accounting, nominated);
+        Some((
+            node,
+            match kept {
+                Cow::Owned(kept) => Cow::Owned(kept),
+                Cow::Borrowed(_) => accounting,
+            },
+        ))
+    }
+
+    /// Returns the pod with the claim that the copy knows: a scheduler may not have seen it yet.
+    #[must_use]
+    pub fn with_claim(&self, pod: PodRequest) -> PodRequest {
+        match self.pods.get(&pod.uid) {
+            Some(known) => PodRequest { allocation: known.allocation.clone(), ..pod },
+            None => pod,
+        }
     }
 
     /// Returns the nodes that exist, by name.
@@ -268,29 +308,53 @@ impl Cluster {
     /// Returns whether the accounting equals one computed from all pods. For tests.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.nodes.iter().all(|(name, entry)| {
-            let naming: BTreeSet<&String> = self
+        let mut nominated: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for pod in self.pods.values().filter(|pod| pod.bound.is_none()) {
+            if let Some(name) = &pod.nominated {
+                nominated.entry(name.clone()).or_default().insert(pod.uid.clone());
+            }
+        }
+        nominated == self.nominated
+            && self.nodes.iter().all(|(name, entry)| {
+                let naming: BTreeSet<&String> = self
+                    .pods
+                    .values()
+                    .filter(|pod| pod.node() == Some(name))
+                    .map(|pod| &pod.uid)
+                    .collect();
+                let accounting =
+                    entry.gpus.as_ref().map(|gpus| NodeAccounting::of(gpus, self.pods.values()));
+                naming == entry.pods.iter().collect()
+                    && accounting.unwrap_or_default() == entry.accounting
+            })
+            && self
                 .pods
                 .values()
-                .filter(|pod| pod.node() == Some(name))
-                .map(|pod| &pod.uid)
-                .collect();
-            let accounting =
-                entry.gpus.as_ref().map(|gpus| NodeAccounting::of(gpus, self.pods.values()));
-            naming == entry.pods.iter().collect()
-                && accounting.unwrap_or_default() == entry.accounting
-        }) && self
-            .pods
-            .values()
-            .all(|pod| pod.node().is_none_or(|name| self.nodes.contains_key(name)))
+                .all(|pod| pod.node().is_none_or(|name| self.nodes.contains_key(name)))
     }
 
     /// Stores a pod. The caller must compute the accounting of its node afterwards.
     fn add(&mut self, pod: Arc<PodRequest>) {
+        if let Some(known) = self.pods.get(&pod.uid).cloned() {
+            self.end_nomination(&known);
+        }
+        if let (Some(name), None) = (&pod.nominated, &pod.bound) {
+            self.nominated.entry(name.clone()).or_default().insert(pod.uid.clone());
+        }
         if let Some(name) = pod.node() {
             self.nodes.entry(name.to_owned()).or_default().pods.insert(pod.uid.clone());
         }
         self.pods.insert(pod.uid.clone(), pod);
+    }
+
+    fn end_nomination(&mut self, pod: &PodRequest) {
+        let Some(name) = &pod.nominated else { return };
+        if let Some(uids) = self.nominated.get_mut(name) {
+            uids.remove(&pod.uid);
+            if uids.is_empty() {
+                self.nominated.remove(name);
+            }
+        }
     }
 
     fn unname_node(&mut self, pod: &PodRequest) {

@@ -36,6 +36,8 @@ pub enum Call<'a> {
     Filter,
     /// POST `prioritize`.
     Prioritize,
+    /// POST `preempt`.
+    Preempt,
     /// POST `bind`.
     Bind,
     /// GET `inspect`, or `inspect/NODE`.
@@ -53,6 +55,7 @@ impl<'a> Call<'a> {
         match (method, rest) {
             ("POST", "filter") => Some(Self::Filter),
             ("POST", "prioritize") => Some(Self::Prioritize),
+            ("POST", "preempt") => Some(Self::Preempt),
             ("POST", "bind") => Some(Self::Bind),
             ("GET", "inspect" | "inspect/") => Some(Self::Inspect(None)),
             ("GET", node) => {
@@ -191,15 +194,20 @@ pub fn candidates(
         }
         Candidates { pod: named.pod, nodes: None, node_names: named.node_names }
     };
-    let named = candidates.node_names.as_ref().map_or(0, Vec::len);
+    named_nodes(candidates.node_names.as_ref().map_or(0, Vec::len), cluster)?;
+    Ok(candidates)
+}
+
+/// Checks the number of nodes that a request names.
+pub(crate) fn named_nodes(named: usize, cluster: &Cluster) -> Result<(), Refusal> {
     let known = cluster.nodes().count();
-    // Each gets a reason in the reply. The scheduler may be ahead of our watch.
+    // Each gets a part of the reply. The scheduler may be ahead of our watch.
     if named > 2 * known + NODES_AHEAD {
         return Err(Refusal::new(format!(
             "the request names {named} nodes, but the cluster has {known}"
         )));
     }
-    Ok(candidates)
+    Ok(())
 }
 
 /// Returns the nodes that fit the pod.
@@ -283,66 +291,43 @@ pub fn bind(cluster: &Cluster, binding: &Binding, now: u64) -> Result<Change, Re
         )));
     }
     let (node, accounting) = cluster
-        .node(&binding.node)
+        .room(pod, &binding.node)
         .ok_or_else(|| Refusal::new(format!("the node `{}` is not known", binding.node)))?;
-    claim::claim(pod, node, accounting, now)
+    claim::claim(pod, node, &accounting, now)
 }
 
 /// A pod to place, with its resource request.
 struct RequestingPod {
-    uid: String,
-    /// Node that an earlier attempt has claimed.
-    claimed: Option<String>,
+    /// The pod; none if it requests no GPU.
+    pod: Option<PodRequest>,
     /// `None` if it requests no GPU.
     resource_request: Result<Option<ResourceRequest>, Refusal>,
 }
 
 impl RequestingPod {
     fn of(pod: &Pod, cluster: &Cluster) -> Self {
-        let pod_request = PodRequest::of(pod, cluster.dialects());
-        let uid = pod.metadata.uid.clone();
-        let claimed = cluster.pod(&uid).and_then(|known| known.claimed()).map(str::to_owned);
-        Self {
-            uid,
-            claimed,
-            resource_request: pod_request
-                .map(|pod_request| pod_request.resource_request())
-                .transpose(),
-        }
-    }
-
-    /// Calls `with` with the node and its accounting, less this pod's own claim.
-    fn with_node<T>(
-        &self,
-        cluster: &Cluster,
-        name: &str,
-        with: impl FnOnce(&NodeGpus, &NodeAccounting) -> T,
-    ) -> Option<T> {
-        let (node, accounting) = cluster.node(name)?;
-        if self.claimed.as_deref() == Some(name) {
-            return Some(with(node, &accounting.without(node, &self.uid)));
-        }
-        Some(with(node, accounting))
+        let pod = PodRequest::of(pod, cluster.dialects());
+        let resource_request = pod.as_ref().map(PodRequest::resource_request).transpose();
+        Self { pod: pod.map(|pod| cluster.with_claim(pod)), resource_request }
     }
 
     fn fits(&self, cluster: &Cluster, name: &str) -> Result<(), Reason> {
-        let request = match &self.resource_request {
-            Ok(Some(request)) => request,
-            Ok(None) => return Ok(()),
-            Err(refusal) => return Err(Reason::permanent(refusal.message())),
+        let (pod, request) = match (&self.pod, &self.resource_request) {
+            (Some(pod), Ok(Some(request))) => (pod, request),
+            (_, Err(refusal)) => return Err(Reason::permanent(refusal.message())),
+            _ => return Ok(()),
         };
-        self.with_node(cluster, name, |node, accounting| {
-            placement::choose(node, accounting, request).map(|_| ())
-        })
-        .unwrap_or_else(|| Err(Reason::permanent("the node is not known yet")))
+        let (node, accounting) = cluster
+            .room(pod, name)
+            .ok_or_else(|| Reason::permanent("the node is not known yet"))?;
+        placement::choose(node, &accounting, request).map(|_| ())
     }
 
     fn fullness(&self, cluster: &Cluster, name: &str) -> Option<u64> {
         let request = self.resource_request.as_ref().ok()?.as_ref()?;
-        self.with_node(cluster, name, |node, accounting| {
-            let positions = placement::choose(node, accounting, request).ok()?;
-            Some(placement::fullness(node, accounting, request, &positions))
-        })?
+        let (node, accounting) = cluster.room(self.pod.as_ref()?, name)?;
+        let positions = placement::choose(node, &accounting, request).ok()?;
+        Some(placement::fullness(node, &accounting, request, &positions))
     }
 }
 

@@ -64,7 +64,7 @@ pub(crate) fn pod(name: &str, limits: &[(&str, &str)]) -> Pod {
             ..Default::default()
         },
         spec: PodSpec { containers: vec![container("main", limits)], ..Default::default() },
-        status: PodStatus { phase: "Pending".into() },
+        status: PodStatus { phase: "Pending".into(), ..Default::default() },
     }
 }
 

@@ -4,7 +4,7 @@
 //!   pod ----> requests -----------+
 //!     |                           +--> placement --> claim --> annotations of the pod
 //!     +-----> allocation --+      |                            (the caller writes them)
-//!                          +--> accounting
+//!                          +--> accounting --> victims --> preemption, reservation
 //!   node ---> GPUs -------+      |
 //!                                 +--> inspect, extender
 //! ```
@@ -18,12 +18,14 @@
 pub mod accounting;
 pub mod allocation;
 pub mod binding;
+pub mod budget;
 pub mod cdi;
 pub mod checkpoint;
 pub mod claim;
 pub mod cluster;
 pub mod container_request;
 pub mod devices;
+pub mod eviction;
 pub mod extender;
 #[cfg(test)]
 mod fixture;
@@ -33,12 +35,15 @@ pub mod names;
 pub mod object;
 pub mod placement;
 pub mod pod_request;
+pub mod preemption;
 pub mod quantity;
 pub mod reason;
 pub mod refusal;
+pub mod reservation;
 pub mod resource_request;
 pub mod share;
 pub mod slice;
 pub mod tabs;
 pub mod unit;
 pub mod variables;
+pub mod victims;

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Not;
 
-use serde::de::{Deserializer, Error, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 /// Most containers, and most init containers, of a pod.
@@ -37,6 +38,12 @@ pub struct Metadata {
     /// Annotations, unchecked.
     #[serde(deserialize_with = "nullable")]
     pub annotations: Texts,
+    /// When it was created, as RFC 3339 in UTC: later times are larger texts.
+    #[serde(deserialize_with = "nullable")]
+    pub creation_timestamp: String,
+    /// Whether it is being deleted.
+    #[serde(deserialize_with = "is_present", skip_serializing_if = "Not::not")]
+    pub deletion_timestamp: bool,
 }
 
 /// A pod.
@@ -67,6 +74,21 @@ pub struct PodSpec {
     /// Init containers, sidecars included.
     #[serde(deserialize_with = "containers")]
     pub init_containers: Vec<Container>,
+    /// Priority, which the API server takes from the pod's class.
+    #[serde(deserialize_with = "nullable")]
+    pub priority: i32,
+    /// Whether it has rules about nodes or other pods.
+    #[serde(deserialize_with = "is_present", skip_serializing_if = "Not::not")]
+    pub affinity: bool,
+    /// Whether it has rules about how pods are spread.
+    #[serde(deserialize_with = "is_present", skip_serializing_if = "Not::not")]
+    pub topology_spread_constraints: bool,
+    /// What its runtime class adds to its requests.
+    #[serde(deserialize_with = "nullable")]
+    pub overhead: BTreeMap<String, Written>,
+    /// Resources of the pod as a whole.
+    #[serde(deserialize_with = "nullable")]
+    pub resources: Resources,
 }
 
 /// A container of a pod.
@@ -82,6 +104,18 @@ pub struct Container {
     /// `Always` makes an init container a sidecar.
     #[serde(deserialize_with = "nullable")]
     pub restart_policy: String,
+    /// Ports.
+    #[serde(deserialize_with = "nullable")]
+    pub ports: Vec<Port>,
+}
+
+/// A port of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Port {
+    /// Port of the node that it occupies; 0 for none.
+    #[serde(deserialize_with = "nullable")]
+    pub host_port: u32,
 }
 
 /// Resources of a container.
@@ -98,11 +132,14 @@ pub struct Resources {
 
 /// Status of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub struct PodStatus {
     /// `Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`.
     #[serde(deserialize_with = "nullable")]
     pub phase: String,
+    /// Node on which it is to be bound; empty if there is none.
+    #[serde(deserialize_with = "nullable")]
+    pub nominated_node_name: String,
 }
 
 /// A node.
@@ -196,6 +233,11 @@ pub fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
+/// Deserializes whether a field has a value, whatever it is.
+fn is_present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(Option::<IgnoredAny>::deserialize(deserializer)?.is_some())
+}
+
 /// Deserializes the containers of a pod. A body of a few MiB could have a million empty ones, which
 /// need many times its size; the API server has room for some thousands.
 fn containers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Container>, D::Error> {
@@ -245,6 +287,12 @@ mod tests {
         assert_eq!(pod.spec.node_name, "");
         let again: Pod = serde_json::from_str(&serde_json::to_string(&pod).unwrap()).unwrap();
         assert_eq!(again, pod);
+        let deleted: Pod = serde_json::from_str(
+            r#"{"metadata":{"deletionTimestamp":"2026-01-01T00:00:00Z"},"spec":{"affinity":{}}}"#,
+        )
+        .unwrap();
+        assert!(deleted.metadata.deletion_timestamp && deleted.spec.affinity);
+        assert!(!pod.metadata.deletion_timestamp && !pod.spec.affinity);
         let node: Node = serde_json::from_str(
             r#"{"metadata":{"name":"n"},"status":{"allocatable":{"aliyun.com/gpu-mem":"28"},
                 "addresses":[{"type":"InternalIP","address":"10.0.0.1"}]}}"#,

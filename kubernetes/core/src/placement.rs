@@ -30,17 +30,8 @@ pub fn choose(
         .iter()
         .enumerate()
         .map(|(position, gpu)| {
-            let need = request.of_gpu(0, gpu);
-            let free = accounting.free(node, position);
-            let overfull = accounting.is_overfull(node, position);
-            GpuCandidate {
-                position,
-                need,
-                free,
-                overfull,
-                healthy: gpu.healthy,
-                large: need.fits(gpu.whole()),
-            }
+            let held = accounting.held.get(position).copied().unwrap_or(gpu.whole());
+            GpuCandidate::of(gpu, position, held, request.of_gpu(0, gpu))
         })
         .collect();
     let mut fitting: Vec<&GpuCandidate> =

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::allocation::Allocation;
 use crate::container_request::ContainerRequest;
+use crate::eviction::Eviction;
 use crate::names::{Dialects, POD_LABELS};
 use crate::object::{Pod, Texts};
 use crate::refusal::Refusal;
@@ -30,6 +31,12 @@ pub struct PodRequest {
     pub labels: Texts,
     /// GPUs that it was given.
     pub allocation: Result<Option<Allocation>, Refusal>,
+    /// Priority.
+    pub priority: i32,
+    /// Node on which room is kept for it.
+    pub nominated: Option<String>,
+    /// What its eviction depends on.
+    pub eviction: Eviction,
 }
 
 impl PodRequest {
@@ -44,17 +51,21 @@ impl PodRequest {
             return None;
         }
         let metadata = &pod.metadata;
+        let named = |name: &String| Some(name).filter(|name| !name.is_empty()).cloned();
         let labels = metadata.labels.iter().filter(|(name, _)| name.starts_with(POD_LABELS));
         Some(Self {
             namespace: metadata.namespace.clone(),
             name: metadata.name.clone(),
             uid: metadata.uid.clone(),
             version: metadata.resource_version.clone(),
-            bound: Some(&pod.spec.node_name).filter(|name| !name.is_empty()).cloned(),
+            bound: named(&pod.spec.node_name),
             running: pod.status.phase == "Running",
             requests,
             labels: labels.map(|(name, text)| (name.clone(), text.clone())).collect(),
             allocation: Allocation::read(&metadata.annotations),
+            priority: pod.spec.priority,
+            nominated: named(&pod.status.nominated_node_name),
+            eviction: Eviction::of(pod),
         })
     }
 

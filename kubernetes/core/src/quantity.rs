@@ -90,6 +90,14 @@ impl Quantity {
         Ok(Self(if negative { -nanos } else { nanos }))
     }
 
+    /// Returns the amount in thousandths, rounded up; 0 if it is negative. Saturates.
+    #[must_use]
+    pub fn millis(self) -> u64 {
+        let milli = 10_i128.pow(NANO_DIGITS.unsigned_abs() - 3);
+        let rounded = self.0.max(0) / milli + i128::from(self.0.max(0) % milli != 0);
+        u64::try_from(rounded).unwrap_or(u64::MAX)
+    }
+
     /// Returns the amount as a whole number.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use crate::gpus::NodeGpus;
+use crate::gpus::{Gpu, NodeGpus};
 use crate::share::Share;
 
 /// Why a node does not fit a pod.
@@ -45,6 +45,18 @@ pub(crate) struct GpuCandidate {
 }
 
 impl GpuCandidate {
+    /// Returns a GPU of which this much is held and needed.
+    pub(crate) fn of(gpu: &Gpu, position: usize, held: Share, need: Share) -> Self {
+        Self {
+            position,
+            need,
+            free: gpu.whole().without(held),
+            overfull: !held.fits(gpu.whole()),
+            healthy: gpu.healthy,
+            large: need.fits(gpu.whole()),
+        }
+    }
+
     pub(crate) fn fits(&self) -> bool {
         self.healthy && !self.overfull && self.need.fits(self.free)
     }

@@ -38,7 +38,7 @@ fn pod(
             ..Default::default()
         },
         spec: PodSpec { node_name: "n".into(), containers: vec![container], ..Default::default() },
-        status: PodStatus { phase: phase.into() },
+        status: PodStatus { phase: phase.into(), ..Default::default() },
     };
     PodRequest::of(&pod, Dialects::default()).map(Arc::new)
 }

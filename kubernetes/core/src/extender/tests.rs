@@ -34,6 +34,7 @@ fn calls_have_the_paths_of_gpushare() {
         ("POST", "/gpushare-scheduler/filter", Some(Call::Filter)),
         ("POST", "/gpushare-scheduler/prioritize", Some(Call::Prioritize)),
         ("POST", "/gpushare-scheduler/bind", Some(Call::Bind)),
+        ("POST", "/gpushare-scheduler/preempt", Some(Call::Preempt)),
         ("GET", "/gpushare-scheduler/inspect", Some(Call::Inspect(None))),
         ("GET", "/gpushare-scheduler/inspect/n1", Some(Call::Inspect(Some("n1")))),
         ("GET", "/gpushare-scheduler/filter", None),
