@@ -1,5 +1,6 @@
 //! Paths of the core's objects at the API server.
 
+use cgpu_kubernetes_core::budget::Budget;
 use cgpu_kubernetes_core::object::{Metadata, Node, Pod};
 use serde::de::DeserializeOwned;
 
@@ -34,6 +35,16 @@ impl Record for Node {
     }
 }
 
+impl Record for Budget {
+    const GROUP: &'static str = "/apis/policy/v1";
+    const PLURAL: &'static str = "poddisruptionbudgets";
+    const NAMESPACED: bool = true;
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
 /// Returns the path of all objects, or of those of a namespace.
 pub(crate) fn collection<R: Record>(namespace: Option<&str>) -> String {
     match namespace.filter(|_| R::NAMESPACED) {
@@ -60,6 +71,7 @@ mod tests {
         assert_eq!(object::<Pod>("test", "p.0"), "/api/v1/namespaces/test/pods/p.0");
         assert_eq!(object::<Node>("", "n1"), "/api/v1/nodes/n1");
         assert_eq!(collection::<Pod>(None), "/api/v1/pods");
+        assert_eq!(collection::<Budget>(None), "/apis/policy/v1/poddisruptionbudgets");
         assert_eq!(object::<Pod>("a/../b", "?x"), "/api/v1/namespaces/a%2F..%2Fb/pods/%3Fx");
     }
 }

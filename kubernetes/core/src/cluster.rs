@@ -275,7 +275,10 @@ impl Cluster {
     /// Those of [`claim::confirm`], or the node is not known, so what it has is not known either.
     /// The claim must be withdrawn.
     pub fn confirm(&self, uid: &str, node: &str) -> Result<(), Refusal> {
-        let uids = self.nodes.get(node).into_iter().flat_map(|entry| &entry.pods);
+        let none = BTreeSet::new();
+        let of_node = self.nodes.get(node).map_or(&none, |entry| &entry.pods);
+        let nominated = self.nominated.get(node).unwrap_or(&none);
+        let uids = of_node.union(nominated);
         self.confirm_listed(uid, node, uids.filter_map(|uid| self.pods.get(uid)))
     }
 

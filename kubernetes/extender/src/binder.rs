@@ -38,7 +38,7 @@ pub(crate) struct Binder {
     watch_timeout: Duration,
 }
 
-/// Unbound pods with claims, as they were last listed. One list serves all claims that were
+/// Unbound pods with claims or nominations, as they were last listed. One list serves all claims that were
 /// written before it.
 #[derive(Default)]
 struct Unbound {
@@ -72,7 +72,7 @@ enum Plan {
     /// Write this claim on it.
     Claim(Change),
     /// Bind it: it requests no GPUs.
-    Plain(Pod),
+    Plain(Box<Pod>),
     /// Nothing: it is bound already, and that answer was lost.
     Bound,
 }
@@ -116,7 +116,7 @@ impl Binder {
         for _ in 0..MAX_ATTEMPTS {
             let change = match self.plan(binding, conflict.is_some()).await? {
                 Plan::Claim(change) => change,
-                Plan::Plain(pod) => return Ok(Claimed::Plain(pod)),
+                Plan::Plain(pod) => return Ok(Claimed::Plain(*pod)),
                 Plan::Bound => return Ok(Claimed::Bound),
             };
             match self.api.change(&change).await {
@@ -155,7 +155,7 @@ impl Binder {
             }
             let dialects = self.cache.read().dialects();
             match PodObservation::of(&pod, dialects) {
-                PodObservation::Other(_) => return Ok(Plan::Plain(pod)),
+                PodObservation::Other(_) => return Ok(Plan::Plain(Box::new(pod))),
                 PodObservation::Requests(_) | PodObservation::Ended(_) => self.cache.apply(&pod),
             }
         }
@@ -209,12 +209,13 @@ impl Binder {
         Ok(all.map(|pod_request| (pod_request.uid.clone(), pod_request)).collect())
     }
 
-    /// Returns the unbound pods with claims, as of `version` or later.
+    /// Returns the unbound pods with claims or nominations, as of `version` or later.
     async fn unbound(&self, version: Option<u64>) -> Result<Vec<Arc<PodRequest>>, Failure> {
         let mut last = self.unbound.lock().await;
         if version.is_none() || last.version < version {
             let (version, pods) = self.list("").await?;
-            let pods = pods.filter(|pod_request| pod_request.claimed().is_some()).collect();
+            let pods =
+                pods.filter(|pod| pod.claimed().is_some() || pod.nominated.is_some()).collect();
             *last = Unbound { version, pods };
         }
         Ok(last.pods.clone())

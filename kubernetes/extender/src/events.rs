@@ -31,6 +31,9 @@ pub(crate) const UNCLEAR: &str = "GpuAllocationUnclear";
 /// The pod is on a node without a GPU.
 pub(crate) const NOT_ALLOCATED: &str = "GpuNotAllocated";
 
+/// Enough is free on a node, but not on a GPU.
+pub(crate) const FRAGMENTED: &str = "GpuFragmented";
+
 /// A label of a node was ignored.
 pub(crate) const NODE_LABEL_IGNORED: &str = "GpuNodeLabelIgnored";
 
@@ -57,17 +60,15 @@ impl EventRecorder {
         self.record(pod, Severity::Normal, reason, message);
     }
 
+    /// Reports a problem of a pod whose message changes. Events of this reason count as equal.
+    pub(crate) fn warn_at_times(&self, pod: &PodRequest, reason: &'static str, message: &str) {
+        let event = event_of(pod, Severity::Warning, reason, message);
+        self.enqueue(hash(&(&pod.uid, reason)), event);
+    }
+
     fn record(&self, pod: &PodRequest, severity: Severity, reason: &'static str, message: &str) {
-        self.enqueue(Event {
-            regarding: Regarding::Pod,
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            uid: pod.uid.clone(),
-            severity,
-            reason,
-            message: message.to_owned(),
-            component: crate::NAME,
-        });
+        let event = event_of(pod, severity, reason, message);
+        self.enqueue(hash(&event), event);
     }
 
     /// Reports an invalid request, or labels that are ignored.
@@ -83,13 +84,12 @@ impl EventRecorder {
     }
 
     pub(crate) fn warn_of_node(&self, node: &str, reason: &'static str, message: &str) {
-        self.enqueue(Event::of_node(node, reason, message.to_owned(), crate::NAME));
+        let event = Event::of_node(node, reason, message.to_owned(), crate::NAME);
+        self.enqueue(hash(&event), event);
     }
 
-    fn enqueue(&self, event: Event) {
-        let mut hasher = DefaultHasher::new();
-        event.hash(&mut hasher);
-        let key = hasher.finish();
+    /// Queues an event, unless one with this key was queued a short time ago.
+    fn enqueue(&self, key: u64, event: Event) {
         if self.is_new(key) && self.sender.try_send(event).is_err() {
             debug!("the queue of events is full");
             self.published().remove(&key);
@@ -113,6 +113,25 @@ impl EventRecorder {
             published.insert(key, now);
         }
         new
+    }
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn event_of(pod: &PodRequest, severity: Severity, reason: &'static str, message: &str) -> Event {
+    Event {
+        regarding: Regarding::Pod,
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        severity,
+        reason,
+        message: message.to_owned(),
+        component: crate::NAME,
     }
 }
 

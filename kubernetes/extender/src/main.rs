@@ -5,10 +5,12 @@
 //!   kube-scheduler --HTTP--> connections: bounded
 //!                            routes --> another replica leads: leader
 //!                                   |-> filter, prioritize, inspect: from the cache
+//!                                   |-> preempt: the same, with the disruption budgets
 //!                                   \-> bind (binder): claim, confirm and bind at the API server
 //!                            cache: filled by reflectors
 //!                            sweep: withdraws stale claims (the leader)
 //!                            events: on pods and nodes
+//!                            fragmentation: events on pods that no GPU fits
 //! ```
 //!
 //! `cgpu_kubernetes_core` makes all decisions. A restart loses no state.
@@ -19,6 +21,7 @@ mod binder;
 mod cache;
 mod connections;
 mod events;
+mod fragmentation;
 mod leader;
 mod metrics;
 mod options;
@@ -49,6 +52,7 @@ use crate::binder::Binder;
 use crate::cache::ClusterCache;
 use crate::connections::Limits;
 use crate::events::EventRecorder;
+use crate::fragmentation::Fragmentation;
 use crate::leader::Replicas;
 use crate::metrics::Metrics;
 use crate::options::{LogFormat, Options};
@@ -130,6 +134,12 @@ async fn serve(options: Options) -> Result<()> {
         every,
     ));
 
+    let fragmentation = Arc::new(Fragmentation::default());
+    tokio::spawn(fragmentation::run(
+        Arc::clone(&fragmentation),
+        Arc::clone(&cache),
+        Arc::clone(&events),
+    ));
     let binder =
         Binder::new(api.clone(), Arc::clone(&cache), Duration::from_secs(options.watch_timeout));
     let placement = options.node_placement.into();
@@ -137,9 +147,11 @@ async fn serve(options: Options) -> Result<()> {
     let replicas =
         Replicas::new(leader.clone(), identity.clone(), Duration::from_secs(options.call_timeout));
     let router = routes::router(Arc::new(Handlers {
+        api,
         cache,
         binder,
         replicas,
+        fragmentation,
         events,
         metrics: Arc::clone(&metrics),
         placement,

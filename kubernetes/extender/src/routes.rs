@@ -9,8 +9,11 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
+use cgpu_kubernetes_client::{Api, Failure, List, Query};
+use cgpu_kubernetes_core::budget::Budget;
 use cgpu_kubernetes_core::extender::{self, Binding, Bound, Call, Filtered};
 use cgpu_kubernetes_core::gpus::Placement;
+use cgpu_kubernetes_core::preemption;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::to_string;
 use tokio::sync::Semaphore;
@@ -21,6 +24,7 @@ use crate::binder::{BindError, Binder};
 use crate::cache::ClusterCache;
 use crate::connections::{Connection, Limits};
 use crate::events::{self, EventRecorder};
+use crate::fragmentation::Fragmentation;
 use crate::leader::{Answerer, LeaderReply, Replicas};
 use crate::metrics::{Metrics, Outcome};
 use crate::places::{Place, Places};
@@ -38,9 +42,11 @@ pub(crate) const CLOSE: &str = "close";
 pub(crate) const MAX_DECISIONS: usize = 2;
 
 pub(crate) struct Handlers {
+    pub api: Api,
     pub cache: Arc<ClusterCache>,
     pub binder: Binder,
     pub replicas: Replicas,
+    pub fragmentation: Arc<Fragmentation>,
     pub events: Arc<EventRecorder>,
     pub metrics: Arc<Metrics>,
     pub placement: Placement,
@@ -100,6 +106,7 @@ async fn call(
         Call::Version => ("version", false),
         Call::Filter => ("filter", true),
         Call::Prioritize => ("prioritize", true),
+        Call::Preempt => ("preempt", true),
         Call::Inspect(_) => ("inspect", true),
         Call::Bind => ("bind", false),
     };
@@ -119,7 +126,7 @@ async fn call(
     let is_for_leader = match call {
         // Without a list it says so.
         Call::Filter => handlers.cache.is_listed(),
-        Call::Prioritize | Call::Bind => true,
+        Call::Prioritize | Call::Preempt | Call::Bind => true,
         Call::Version | Call::Inspect(_) => false,
     };
     if is_for_leader {
@@ -143,12 +150,17 @@ async fn call(
             };
         }
     }
+    let budgets = match call {
+        Call::Preempt => handlers.api.list_each::<Budget, _>(&Query::all(), |budget| budget).await,
+        _ => Ok(List { items: Vec::new(), version: String::new() }),
+    };
     // Held until the reply is made. The semaphore is never closed.
     let _decision = if is_large { handlers.decisions.acquire().await.ok() } else { None };
     let reply = match call {
         Call::Version => Reply::text(StatusCode::OK, extender::version().to_owned()),
         Call::Filter => handlers.filter(&body),
         Call::Prioritize => handlers.prioritize(&body),
+        Call::Preempt => handlers.preempt(&body, budgets.map(|list| list.items)),
         Call::Inspect(node) => handlers.inspect(node),
         Call::Bind => {
             // A binding completes even if the client disconnects.
@@ -195,9 +207,39 @@ impl Handlers {
         }
         let cluster = self.cache.read();
         match extender::candidates(body, self.whole_nodes, &cluster) {
-            Ok(candidates) => json(&extender::filter(&cluster, &candidates)),
+            Ok(candidates) => {
+                let filtered = extender::filter(&cluster, &candidates);
+                self.fragmentation.filtered(&candidates, &filtered);
+                json(&filtered)
+            }
             Err(refusal) => fails(refusal.to_string()),
         }
+    }
+
+    /// Any status but 200 ends the scheduler's attempt, and it evicts nothing.
+    fn preempt(&self, body: &[u8], budgets: Result<Vec<Budget>, Failure>) -> Reply {
+        if !self.cache.is_listed() {
+            let text = "the cluster has not been listed yet; try again\n".to_owned();
+            return Reply::text(StatusCode::SERVICE_UNAVAILABLE, text);
+        }
+        let budgets = match budgets {
+            Ok(budgets) => budgets,
+            Err(failure) => {
+                warn!(%failure, "the disruption budgets cannot be listed: nothing is evicted");
+                let text = format!("the disruption budgets cannot be listed: {failure}\n");
+                return Reply::text(StatusCode::SERVICE_UNAVAILABLE, text);
+            }
+        };
+        let cluster = self.cache.read();
+        let question = match preemption::question(body, &cluster) {
+            Ok(question) => question,
+            Err(refusal) => return Reply::text(StatusCode::BAD_REQUEST, refusal.to_string()),
+        };
+        let answer = preemption::preempt(&cluster, &budgets, &question);
+        if let Some(pod) = question.pod.filter(|_| !answer.node_name_to_meta_victims.is_empty()) {
+            self.fragmentation.preempts(&pod.metadata.uid);
+        }
+        json(&answer)
     }
 
     fn prioritize(&self, body: &[u8]) -> Reply {

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use cgpu_e2e::{Child, Dist, Outcome};
 use serde_json::{Value, json};
@@ -21,9 +22,8 @@ pub struct Extender {
 }
 
 impl Extender {
-    /// Returns the program for this API server.
-    #[must_use]
-    pub fn command(server: &ApiServer, folder: &Path) -> Command {
+    /// Returns the program for an API server.
+    fn command(kubeconfig: &Path) -> Command {
         let program = Dist::find().file("cgpu-scheduler-extender");
         // The log is read by line with the output.
         let mut command = Command::new("sh");
@@ -38,7 +38,7 @@ impl Extender {
             "--port",
             "0",
         ]);
-        command.arg("--kubeconfig").arg(server.kubeconfig(folder));
+        command.arg("--kubeconfig").arg(kubeconfig);
         // Machines that are busy deliver events and renew leases late.
         command.args(["--sweep", "1", "--watch-timeout", "60", "--leader-elect", "false"]);
         // This machine's variables must not affect a test.
@@ -59,9 +59,21 @@ impl Extender {
     /// Starts an extender and waits until it listens.
     #[must_use]
     pub fn begin<S: AsRef<OsStr>>(server: &ApiServer, folder: &Path, flags: &[S]) -> Self {
-        let mut command = Self::command(server, folder);
+        let mut command = Self::command(Path::new(&server.kubeconfig(folder)));
         command.args(flags);
-        let mut child = Child::start(command);
+        Self::of(Child::start(command))
+    }
+
+    /// Starts an extender for a real API server and waits until it is ready.
+    #[must_use]
+    pub fn start_for(kubeconfig: &Path, lifetime: Duration) -> Self {
+        let extender = Self::of(Child::start_for(Self::command(kubeconfig), lifetime));
+        extender.wait_until_ready();
+        extender
+    }
+
+    /// Waits until it listens.
+    fn of(mut child: Child) -> Self {
         let address = loop {
             let line = child.line();
             let Ok(entry) = serde_json::from_str::<Value>(&line) else { panic!("{line}") };

@@ -13,4 +13,5 @@ pub mod extender;
 pub mod http;
 pub mod kubelet;
 pub mod objects;
+pub mod plane;
 pub mod wait;

@@ -181,6 +181,8 @@ fn rights_of_the_extender_are_those_it_uses() {
     });
     let pod = server.put("pods", objects::pod("test", "fine", 2));
     until_holds("a pod is bound", || extender.bind(&pod, "one").status == 200);
+    let reply = extender.connection().request("POST", "/gpushare-scheduler/preempt", "{}");
+    assert_eq!(reply.status, 200);
     // It requests a pod that its watch did not report. The lost event may be the lease's renewal
     // instead, so this is repeated.
     let mut number = 0;

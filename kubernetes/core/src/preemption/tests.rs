@@ -166,10 +166,17 @@ fn claim_in_the_room_of_a_nominated_pod_is_not_confirmed() {
         let of = |pod: &Pod| PodRequest::of(pod, Dialects::default()).map(std::sync::Arc::new);
         pods.iter().filter_map(of).collect()
     };
-    let refusal = stale.confirm("uid-low", "n", &listed(&[on("c", 10, 1, 2), low.clone(), high]));
-    let refusal = refusal.unwrap_err();
-    assert!(refusal.message().contains("GPU 0 of node `n` is kept for a pod"), "{refusal}");
-    assert_eq!(stale.confirm("uid-low", "n", &listed(&[on("c", 10, 1, 2), low])), Ok(()));
+    let others = [on("c", 10, 1, 2), low.clone()];
+    assert_eq!(stale.confirm_listed("uid-low", "n", &listed(&others)), Ok(()));
+    let all = [&others[..], &[high]].concat();
+    let refusals = [
+        stale.confirm_listed("uid-low", "n", &listed(&all)),
+        // The copy knows it by now.
+        cluster(&all).confirm("uid-low", "n"),
+    ];
+    for refusal in refusals.map(Result::unwrap_err) {
+        assert!(refusal.message().contains("GPU 0 of node `n` is kept for a pod"), "{refusal}");
+    }
 }
 
 #[test]

@@ -42,9 +42,11 @@ async fn server(limits: Limits) -> SocketAddr {
     let metrics = Arc::new(Metrics::new());
     let (_, leader) = watch::channel(Leadership::Own);
     let router = routes::router(Arc::new(Handlers {
-        binder: Binder::new(api, Arc::clone(&cache), NEVER),
+        binder: Binder::new(api.clone(), Arc::clone(&cache), NEVER),
         replicas: Replicas::new(leader, None, NEVER),
+        api,
         cache,
+        fragmentation: Arc::default(),
         events: Arc::new(EventRecorder::new().0),
         metrics: Arc::clone(&metrics),
         placement: options.node_placement.into(),

@@ -7,6 +7,7 @@ use super::assets::Assets;
 use super::certificates::Authority;
 use super::machine::{Daemon, Machine};
 use super::until;
+use crate::plane::scheduler_configuration;
 
 /// The API server's URL for all programs, pods included: the first address of the services' range.
 pub(super) const SERVER: &str = "https://10.0.0.1:443";
@@ -100,7 +101,11 @@ impl ControlPlane {
             ],
         );
         let configuration = folder.join("scheduler.yaml");
-        fs::write(&configuration, scheduling(&scheduler)).expect("a configuration");
+        fs::write(
+            &configuration,
+            scheduler_configuration(&scheduler, &format!("127.0.0.1:{EXTENDER}")),
+        )
+        .expect("a configuration");
         let scheduler_arguments = vec![format!("--config={}", configuration.display())];
         let mut plane = Self {
             authority,
@@ -177,25 +182,6 @@ fn second_scheduling(kubeconfig: &Path) -> String {
     assert!(text.contains(service), "{text}");
     let text = text.replace(service, &format!("127.0.0.1:{EXTENDER}"));
     format!("{text}clientConnection:\n  kubeconfig: {}\n", kubeconfig.display())
-}
-
-/// Returns our example for a cluster's own kube-scheduler, adapted to this one and to an extender
-/// without TLS, as in our manifests.
-fn scheduling(kubeconfig: &Path) -> String {
-    let example = include_str!("../../../../kubernetes/examples/control-plane.yaml");
-    let path = "/etc/kubernetes/scheduler.conf";
-    assert!(
-        example.contains(path) && example.contains(&format!("https://127.0.0.1:{EXTENDER}/")),
-        "{example}"
-    );
-    let is_tls =
-        |line: &&str| ["tlsConfig:", "/etc/kubernetes/cgpu/"].iter().any(|it| line.contains(it));
-    let plain: Vec<&str> = example.lines().filter(|line| !is_tls(line)).collect();
-    let plain = plain.join("\n").replace("https://", "http://");
-    let plain = plain.replace("enableHTTPS: true", "enableHTTPS: false");
-    // A leader that a busy machine holds up for long ends.
-    let plain = plain.replace("leaderElect: true", "leaderElect: false");
-    plain.replace(path, &kubeconfig.to_string_lossy())
 }
 
 /// The extender's port on the control plane's machine in that example.

@@ -3,15 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::ops::Deref;
+use std::path::Path;
 
-use cgpu_e2e::{Child, Fixture, Monitor, Outcome, skip};
+use cgpu_e2e::{Fixture, Monitor, Outcome};
 use cgpu_kubernetes_tests::kubelet::driver::DriverKubelet;
+use cgpu_kubernetes_tests::plane::Plane;
 use cgpu_kubernetes_tests::wait::{until, until_holds};
-use rcgen::KeyPair;
 use serde_json::{Value, json};
 
 use crate::dialects::controller;
@@ -19,30 +17,22 @@ use crate::{DRIVER, NODE, driver, uid};
 
 /// Two GPUs, and one that is partitioned.
 pub(crate) const GPUS: &str = "A100:40960,A100:40960,A100:40960/mig=3g.20gb,1g.5gb";
-/// The control plane outlives a slow test.
-const LIFETIME: Duration = Duration::from_secs(600);
-
 /// The classes of the chart, which is not rendered here.
 const CLASSES: [(&str, &str); 2] = [("cgpu", "gpu"), ("cgpu-mig", "mig")];
 
-pub(crate) struct ControlPlane {
-    folder: PathBuf,
-    kubectl: PathBuf,
-    _children: Vec<Child>,
-}
+/// A control plane with our classes of devices, and a node that has no kubelet.
+pub(crate) struct ControlPlane(Plane);
 
-fn program(name: &str) -> Option<PathBuf> {
-    let given = std::env::var_os(format!("TEST_ASSET_{name}")).map(PathBuf::from);
-    given.filter(|path| path.is_file())
-}
+impl Deref for ControlPlane {
+    type Target = Plane;
 
-fn address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").to_string()
+    fn deref(&self) -> &Plane {
+        &self.0
+    }
 }
 
 impl ControlPlane {
-    /// Starts it, with one node that has no kubelet; none: a program is missing.
+    /// Starts it; none: a program is missing.
     pub(crate) fn start(test: &str, folder: &Path) -> Option<Self> {
         Self::start_with(test, folder, ["", ""])
     }
@@ -50,85 +40,13 @@ impl ControlPlane {
     /// Starts it with feature gates of the API server and of the scheduler.
     pub(crate) fn start_with(test: &str, folder: &Path, gates: [&str; 2]) -> Option<Self> {
         let [api_gates, scheduler_gates] = gates.map(|gates| format!("--feature-gates={gates}"));
-        let names = ["ETCD", "KUBE_APISERVER", "KUBE_CONTROLLER_MANAGER", "KUBE_SCHEDULER"];
-        let programs: Vec<PathBuf> = names.into_iter().filter_map(program).collect();
-        let kubectl = program("KUBECTL").unwrap_or_else(|| "kubectl".into());
-        let has_kubectl = Command::new(&kubectl).arg("help").output().is_ok();
-        let ([etcd, api_server, controllers, scheduler], true) = (&programs[..], has_kubectl)
-        else {
-            skip(test, "cluster", "TEST_ASSET_* names no control plane, or there is no kubectl");
-            return None;
-        };
-        let at = |name: &str| folder.join(name).to_string_lossy().into_owned();
-        let [clients, peers] = [address(), address()].map(|address| format!("http://{address}"));
-        let secure = address();
-        let start = |program: &Path, arguments: &[String]| {
-            let mut command = Command::new(program);
-            command.args(arguments);
-            Child::start_for(command, LIFETIME)
-        };
-        let key = KeyPair::generate().expect("a key");
-        fs::write(at("key"), key.serialize_pem()).expect("a file");
-        fs::write(at("public"), key.public_key_pem()).expect("a file");
-        fs::write(at("tokens"), "secret,admin,1,system:masters\n").expect("a file");
-        let kubeconfig = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "c",
-            "clusters": [{"name": "c", "cluster":
-                {"server": format!("https://{secure}"), "insecure-skip-tls-verify": true}}],
-            "users": [{"name": "u", "user": {"token": "secret"}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        });
-        fs::write(at("kubeconfig"), kubeconfig.to_string()).expect("a file");
-        let mut children = vec![
-            start(
-                etcd,
-                &[
-                    "--name=default".to_owned(),
-                    format!("--data-dir={}", at("etcd")),
-                    format!("--listen-client-urls={clients}"),
-                    format!("--advertise-client-urls={clients}"),
-                    format!("--listen-peer-urls={peers}"),
-                    format!("--initial-advertise-peer-urls={peers}"),
-                    format!("--initial-cluster=default={peers}"),
-                ],
-            ),
-            start(
-                api_server,
-                &[
-                    format!("--etcd-servers={clients}"),
-                    format!("--secure-port={}", secure.rsplit(':').next().unwrap_or_default()),
-                    "--bind-address=127.0.0.1".to_owned(),
-                    format!("--cert-dir={}", at("certificates")),
-                    "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
-                    "--authorization-mode=AlwaysAllow".to_owned(),
-                    "--disable-admission-plugins=ServiceAccount".to_owned(),
-                    "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-                    format!("--service-account-key-file={}", at("public")),
-                    format!("--service-account-signing-key-file={}", at("key")),
-                    format!("--token-auth-file={}", at("tokens")),
-                    api_gates,
-                ],
-            ),
-        ];
-        let mut plane = Self { folder: folder.to_owned(), kubectl, _children: Vec::new() };
-        until_holds("the API server is ready", || {
-            plane.kubectl(&["get", "--raw", "/readyz"]).is_some()
-        });
-        let config = format!("--kubeconfig={}", at("kubeconfig"));
-        let common = [config, "--leader-elect=false".to_owned(), "--secure-port=0".to_owned()];
-        let controllers_of = "--controllers=resourceclaim-controller,garbage-collector-controller,\
-            job-controller,deployment-controller,replicaset-controller,resourcequota-controller";
-        children.push(start(controllers, &[&common[..], &[controllers_of.to_owned()]].concat()));
-        children.push(start(scheduler, &[&common[..], &[scheduler_gates]].concat()));
-        plane._children = children;
-        plane.apply(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}));
+        let mut plane = Plane::start(test, folder, &[api_gates])?;
+        let config = format!("--kubeconfig={}", plane.kubeconfig().display());
+        plane.start_scheduler(&[config, "--leader-elect=false".to_owned(), scheduler_gates]);
         let amounts = json!({"cpu": "8", "memory": "32Gi", "pods": "110"});
-        let status = json!({"status": {"capacity": amounts, "allocatable": amounts,
-            "conditions": [{"type": "Ready", "status": "True"}]}});
-        let patch = ["--subresource=status", "--type=merge", "-p", &status.to_string()];
-        plane.kubectl(&[&["patch", "node", NODE][..], &patch].concat()).expect("a status");
-        let not_ready = "node.kubernetes.io/not-ready-";
-        let _ = plane.kubectl(&["taint", "node", NODE, not_ready]);
+        plane.add_node(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE},
+            "status": {"capacity": amounts, "allocatable": amounts,
+                "conditions": [{"type": "Ready", "status": "True"}]}}));
         for (name, kind) in CLASSES {
             let expression = format!(
                 "device.driver == \"{DRIVER}\" && device.attributes[\"{DRIVER}\"].type == \"{kind}\""
@@ -139,34 +57,7 @@ impl ControlPlane {
                 "spec": {"selectors": [{"cel": {"expression": expression}}]},
             }));
         }
-        Some(plane)
-    }
-
-    pub(crate) fn kubeconfig(&self) -> PathBuf {
-        self.folder.join("kubeconfig")
-    }
-
-    /// Runs kubectl; none: it failed.
-    pub(crate) fn kubectl(&self, arguments: &[&str]) -> Option<String> {
-        let mut command = Command::new(&self.kubectl);
-        command.env("HOME", &self.folder).arg("--kubeconfig").arg(self.kubeconfig());
-        let outcome = Child::start({
-            command.args(arguments);
-            command
-        })
-        .finish();
-        (outcome.code() == Some(0)).then_some(outcome.stdout)
-    }
-
-    pub(crate) fn apply(&self, object: &Value) {
-        self.apply_text(&object.to_string());
-    }
-
-    pub(crate) fn apply_text(&self, text: &str) {
-        let file = self.folder.join("applied.yaml");
-        fs::write(&file, text).expect("a file");
-        let file = file.to_string_lossy().into_owned();
-        self.kubectl(&["apply", "--validate=false", "-f", &file]).expect("it is applied");
+        Some(Self(plane))
     }
 
     /// The claims that are allocated and not being deleted.
@@ -175,9 +66,7 @@ impl ControlPlane {
     }
 
     pub(crate) fn claims(&self) -> Vec<Value> {
-        let text = self.kubectl(&["get", "resourceclaims", "-o", "json"]).expect("claims");
-        let list: Value = serde_json::from_str(&text).expect("JSON");
-        list["items"].as_array().cloned().unwrap_or_default()
+        self.list("resourceclaims")
     }
 }
 
@@ -365,7 +254,7 @@ fn translate(plane: &ControlPlane) {
         plane.apply(object);
     }
     plane.kubectl(&["label", "namespace", "default", "cgpu.dev/engine=dra"]).expect("a label");
-    let file = plane.folder.join("probe.json");
+    let file = plane.kubeconfig().with_file_name("probe.json");
     fs::write(&file, old_pod("probe", &[("main", "1")], &[], None).to_string()).expect("a file");
     let file = file.to_string_lossy().into_owned();
     until_holds("the policies count", || {

@@ -3,6 +3,8 @@
 mod binding;
 mod faults;
 mod input;
+mod preemption;
+mod real;
 mod replicas;
 mod serving;
 mod tls;

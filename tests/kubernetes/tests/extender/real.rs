@@ -1,0 +1,130 @@
+//! The real extender with a real API server and kube-scheduler, where the environment names them.
+//! There is no kubelet: a pod that is being deleted stays until the test ends it.
+
+use std::fs;
+use std::time::Duration;
+
+use cgpu_kubernetes_tests::extender::Extender;
+use cgpu_kubernetes_tests::objects::{node, pod};
+use cgpu_kubernetes_tests::plane::{Plane, scheduler_configuration};
+use cgpu_kubernetes_tests::wait::until;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const LIFETIME: Duration = Duration::from_secs(600);
+
+struct Cluster {
+    plane: Plane,
+    _extender: Extender,
+    _folder: TempDir,
+}
+
+impl Cluster {
+    /// A node of two GPUs of 14 units, and three priorities. None: a program is missing.
+    fn start(test: &str) -> Option<Self> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut plane = Plane::start(test, folder.path(), &[])?;
+        plane.add_node(&node("n1", &[15109, 15109]));
+        for (name, value) in [("low", 10), ("middle", 20), ("high", 1000)] {
+            plane.apply(&json!({
+                "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+                "metadata": {"name": name}, "value": value,
+            }));
+        }
+        let extender = Extender::start_for(&plane.kubeconfig(), LIFETIME);
+        let address = extender.address().to_string();
+        let text = scheduler_configuration(&plane.kubeconfig(), &address);
+        let configuration = folder.path().join("scheduler.yaml");
+        fs::write(&configuration, text).expect("a file");
+        plane.start_scheduler(&[format!("--config={}", configuration.display())]);
+        Some(Self { plane, _extender: extender, _folder: folder })
+    }
+
+    fn create(&self, name: &str, units: u64, class: &str) {
+        let mut pod = pod("default", name, units);
+        pod["spec"]["priorityClassName"] = json!(class);
+        pod["spec"]["terminationGracePeriodSeconds"] = json!(600);
+        self.plane.apply(&pod);
+    }
+
+    fn pod(&self, name: &str) -> Value {
+        let pods = self.plane.list("pods");
+        pods.into_iter().find(|pod| pod["metadata"]["name"] == name).expect("the pod")
+    }
+
+    /// Creates a pod, waits until it is bound, and returns its GPU.
+    fn place(&self, name: &str, units: u64, class: &str) -> String {
+        self.create(name, units, class);
+        self.gpu(name)
+    }
+
+    /// Waits until a pod is bound, and returns its GPU.
+    fn gpu(&self, name: &str) -> String {
+        until(&format!("{name} is bound"), || {
+            let pod = self.pod(name);
+            let gpu = pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"].as_str()?;
+            (pod["spec"]["nodeName"] == "n1").then(|| gpu.to_owned())
+        })
+    }
+
+    /// Names of the pods that are being deleted.
+    fn victims(&self) -> Vec<String> {
+        let pods = self.plane.list("pods").into_iter();
+        let victims = pods.filter(|pod| !pod["metadata"]["deletionTimestamp"].is_null());
+        victims.map(|pod| pod["metadata"]["name"].as_str().expect("a name").to_owned()).collect()
+    }
+
+    fn end(&self, pod: &str) {
+        let force = ["delete", "pod", pod, "--force", "--grace-period=0", "--wait=false"];
+        self.plane.kubectl(&force).expect("it is deleted");
+    }
+}
+
+/// By the sums of the node, kube-scheduler evicts the pods of the lowest priority, one of each GPU,
+/// and the pod for which it did so fits none.
+#[test]
+fn pods_of_low_priority_make_room_on_one_gpu() {
+    let Some(cluster) = Cluster::start("pods_of_low_priority_make_room_on_one_gpu") else { return };
+    let mut gpus = Vec::new();
+    for (name, class) in [("a", "low"), ("b", "middle"), ("c", "low"), ("d", "middle")] {
+        gpus.push((name, cluster.place(name, 7, class)));
+    }
+    assert_eq!(gpus[0].1, gpus[1].1);
+    assert_eq!(gpus[2].1, gpus[3].1);
+    cluster.create("high", 14, "high");
+    until("the pod is nominated", || {
+        (cluster.pod("high")["status"]["nominatedNodeName"] == "n1").then_some(())
+    });
+    let victims = until("two pods are evicted", || {
+        Some(cluster.victims()).filter(|victims| victims.len() == 2)
+    });
+    let of = |name: &str| &gpus.iter().find(|(pod, _)| *pod == name).expect("a pod").1;
+    assert_eq!(of(&victims[0]), of(&victims[1]), "{victims:?}");
+    // What the victims leave belongs to the pod.
+    cluster.create("late", 7, "low");
+    for victim in &victims {
+        cluster.end(victim);
+    }
+    assert_eq!(cluster.gpu("high"), *of(&victims[0]));
+    assert_eq!(cluster.victims(), [""; 0]);
+    assert!(cluster.pod("late")["spec"]["nodeName"].is_null());
+}
+
+/// A scheduler that does not ask leaves the pod waiting, with an event; another one evicts.
+#[test]
+fn fragmented_node_is_reported_or_freed() {
+    let Some(cluster) = Cluster::start("fragmented_node_is_reported_or_freed") else { return };
+    let gpus = ["a", "b"].map(|name| cluster.place(name, 8, "low"));
+    assert_ne!(gpus[0], gpus[1]);
+    cluster.create("high", 9, "high");
+    let outcome = until("the node is reported or freed", || {
+        let is_event = |event: &Value| {
+            event["reason"] == "GpuFragmented" && event["involvedObject"]["name"] == "high"
+        };
+        let event = cluster.plane.list("events").into_iter().find(is_event);
+        let message = event.and_then(|event| Some(event["message"].as_str()?.to_owned()));
+        message.or_else(|| Some(cluster.victims().join(", ")).filter(|names| !names.is_empty()))
+    });
+    println!("{outcome}");
+    assert!(outcome.ends_with('a') || outcome.ends_with('b'), "{outcome}");
+}
