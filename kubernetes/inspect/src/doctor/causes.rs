@@ -28,6 +28,11 @@ cgpu_diagnosis::causes! {
         "No node has enough free for the pod.",
         "Wait until other pods end, request less, divide the request over several GPUs (label \
          aliyun.com/gpu-count), or add a node.";
+    Fragmented, Pending, Wrong, "fragmented",
+        "Enough is free for the pod on a node, but not on one GPU; pods of lower priority are in \
+         the way.",
+        "Delete the pods that are named, or wait until they end: many schedulers evict pods only \
+         where the sum of a node does not suffice.";
     NoNodes, Pending, Wrong, "no_nodes",
         "No node shares its GPUs.",
         "Label a node (kubectl label node NODE gpushare=true), and check that cgpu-device-plugin \

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use cgpu_kubernetes_core::accounting::Holding;
 use cgpu_kubernetes_core::placement;
 use cgpu_kubernetes_core::pod_request::PodRequest;
+use cgpu_kubernetes_core::preemption;
 use cgpu_kubernetes_core::resource_request::ResourceRequest;
 
 use super::causes::{Cause, Findings};
@@ -70,14 +71,20 @@ fn examine_pending(
     // Nodes by reason, and whether the reason can end when other pods end.
     let mut reasons: BTreeMap<String, (Vec<&str>, bool)> = BTreeMap::new();
     let mut fits = false;
+    let mut sufficient = Vec::new();
     // A node without GPUs is not a candidate.
-    for (node, accounting) in facts.cluster.nodes().filter(|(node, _)| !node.gpus.is_empty()) {
-        match placement::choose(node, accounting, request) {
+    let names = facts.cluster.nodes().filter(|(node, _)| !node.gpus.is_empty());
+    for name in names.map(|(node, _)| node.name.as_str()) {
+        let Some((node, accounting)) = facts.cluster.room(pod_request, name) else { continue };
+        match placement::choose(node, &accounting, request) {
             Ok(_) => fits = true,
             Err(reason) => {
                 let (nodes, resolvable) = reasons.entry(reason.text).or_default();
-                nodes.push(&node.name);
+                nodes.push(name);
                 *resolvable |= reason.resolvable;
+                if preemption::suffices_in_sum(node, &accounting, request) {
+                    sufficient.push(name);
+                }
             }
         }
     }
@@ -103,6 +110,10 @@ fn examine_pending(
         return;
     }
     let resolvable = reasons.values().any(|(_, resolvable)| *resolvable);
+    if let Some(found) = preemption::fragmented(&facts.cluster, pod_request, sufficient) {
+        let found = format!("{}: in the way: {}", found.node.name, found.pods.join(", "));
+        return findings.add(Cause::Fragmented, subject, found);
+    }
     let found: Vec<String> =
         reasons.iter().map(|(reason, (nodes, _))| format!("{}: {reason}", named(nodes))).collect();
     findings.add(

@@ -175,6 +175,16 @@ fn pending_pods_have_a_cause() {
          (label aliyun.com/gpu-count), or add a node.\n\
          something is wrong; examined: 1 nodes, 4 pods\n"
     );
+    let mut low = running("low", 2);
+    low["metadata"]["annotations"]["scheduler.framework.gpushare.allocation"] =
+        json!("{\"0\":{\"1\":2}}");
+    let mut high = pod("p", 13);
+    let cluster = |high: &Value| Cluster::healthy().with(low.clone()).with(high.clone());
+    assert_eq!(cluster(&high).names(), ["no_room"]);
+    high["spec"]["priority"] = json!(1);
+    assert_eq!(cluster(&high).names(), ["fragmented"]);
+    let text = cluster(&high).findings(Scope::default()).text();
+    assert!(text.contains("found: one: in the way: test/runs\n"), "{text}");
     let mut cluster = Cluster::healthy();
     cluster.nodes.clear();
     cluster.pods = vec![pod("p", 1)];
