@@ -1,6 +1,6 @@
 //! Bodies of kube-scheduler's requests with any bytes. Each node of a request is answered once, a
-//! score is at most 10, a pod that fits is bound without giving out more than a GPU has, and victims
-//! have a lower priority.
+//! score is at most 10, a pod that fits is bound without giving out more than a GPU has, and
+//! victims have a lower priority.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! Which pods of a node are evicted for a pod that is to be placed there.
 //!
-//! The scheduler evicts by the sums of a node. Here its victims are completed, and in part replaced,
-//! so that the GPUs that the pod requests fit. `docs/internals/kubernetes.md` states the rules.
+//! The scheduler evicts by the sums of a node. Here its victims are completed, and in part
+//! replaced, so that the GPUs that the pod requests fit. `docs/internals/kubernetes.md` states the rules.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -110,7 +110,7 @@ struct Candidate<'a> {
 
 /// The pods of a node, by what may happen to them.
 struct Pods<'a> {
-    /// In the order of the search: first the scheduler's, then the others, the most important first.
+    /// In the order of the search: the scheduler's, then the others, the most important first.
     candidates: Vec<Candidate<'a>>,
     /// What all other pods hold.
     rest: Vec<Share>,

@@ -38,8 +38,8 @@ pub(crate) struct Binder {
     watch_timeout: Duration,
 }
 
-/// Unbound pods with claims or nominations, as they were last listed. One list serves all claims that were
-/// written before it.
+/// Unbound pods with claims or nominations, as they were last listed. One list serves all claims
+/// that were written before it.
 #[derive(Default)]
 struct Unbound {
     version: Option<u64>,
