@@ -193,10 +193,10 @@ fn follower_passes_requests_on_over_tls() {
     let (certificate, key) = clients.write(fixture.folder(), "other");
     flags[1] = certificate.display().to_string();
     flags[3] = key.display().to_string();
-    let stranger = Extender::begin(&fixture.server, fixture.folder(), &flags);
+    let unknown = Extender::begin(&fixture.server, fixture.folder(), &flags);
     let mut reply = None;
     until_holds("it knows the leader", || {
-        let mut connection = clients.connect(&stranger, Some(&scheduler)).unwrap();
+        let mut connection = clients.connect(&unknown, Some(&scheduler)).unwrap();
         let last = bind(&mut connection, &pending, "n1");
         let is_known = !last.text.contains("no replica leads");
         reply = Some(last);
