@@ -1,7 +1,8 @@
 //! Which pods of a node are evicted for a pod that is to be placed there.
 //!
 //! The scheduler evicts by the sums of a node. Here its victims are completed, and in part
-//! replaced, so that the GPUs that the pod requests fit. `docs/internals/kubernetes.md` states the rules.
+//! replaced, so that the GPUs that the pod requests fit. `docs/internals/kubernetes.md` states the
+//! rules.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
