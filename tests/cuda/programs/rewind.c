@@ -60,6 +60,7 @@ int main(int argc, char **argv) {
     report();
     while (access(argv[3], F_OK) != 0) usleep(1000);
     memcpy(old, region, sizeof *old);
+    usleep(500 * 1000); /* the others copy it, too, before one has memory */
 
     for (size_t granted; (granted = fill(bytes)) > 0;) {
         held += granted;
