@@ -134,6 +134,12 @@ pub(crate) const ITEMS: &[Item] = &[
     Item { package: "cgpu-bench", folder: "bench", target: "cgpu-demo", name: "cgpu-demo" },
     Item { package: "cgpu-bench", folder: "bench", target: "cgpu-bench", name: "cgpu-bench" },
     Item {
+        package: "cgpu-kubernetes-tests",
+        folder: "tests/kubernetes",
+        target: "cgpu-lab",
+        name: "cgpu-lab",
+    },
+    Item {
         package: "cgpu-differential",
         folder: "tests/differential",
         target: "cgpu-differential",
@@ -172,4 +178,5 @@ pub(crate) const ITEMS: &[Item] = &[
 ];
 
 /// Second names of a file; the program checks under which name it was started.
-pub(crate) const LINKS: &[(&str, &str)] = &[("cgpu-smi", "cgpu")];
+pub(crate) const LINKS: &[(&str, &str)] =
+    &[("cgpu-smi", "cgpu"), ("kubectl-inspect-cgpu", "kubectl-inspect-gpushare")];

@@ -17,6 +17,7 @@ mod deny;
 mod fuzz;
 mod gpu_kit;
 mod handover;
+mod lab;
 mod older;
 mod package;
 mod pages;
@@ -67,6 +68,8 @@ enum Task {
     Fuzz(fuzz::Arguments),
     /// Show two containers that share one GPU
     Demo(demo::Arguments),
+    /// Start a Kubernetes cluster with simulated GPUs on this machine
+    Lab(lab::Arguments),
     /// Record `cgpu top` and `cgpu smi` in docs/pictures; needs tmux
     Pictures,
     /// Build a folder and an archive of tests for a machine with a real GPU
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Fuzz(arguments) => fuzz::run(&arguments),
         Task::Demo(arguments) => demo::run(&arguments),
+        Task::Lab(arguments) => lab::run(&arguments),
         Task::Pictures => pictures::run(),
         Task::GpuKit => gpu_kit::run().map(|archive| {
             println!("{}", archive.display());

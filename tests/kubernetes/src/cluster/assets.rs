@@ -1,4 +1,4 @@
-//! The programs of a real cluster, whose paths the environment gives.
+//! The programs of a real cluster, whose paths the environment gives, or that are in one folder.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,33 +23,55 @@ impl Assets {
     /// is missing or this user cannot start a cluster.
     #[must_use]
     pub(super) fn find(test: &str) -> Option<Self> {
-        match Self::locate() {
+        match Self::locate(None) {
             Ok(assets) => Some(assets),
-            Err(reason) => {
-                skip(test, TOOL, &reason);
+            Err(missing) => {
+                skip(test, TOOL, &missing[0]);
                 None
             }
         }
     }
 
-    fn locate() -> Result<Self, String> {
-        let assets = Self {
-            etcd: named("ETCD")?,
-            api_server: named("KUBE_APISERVER")?,
-            controllers: named("KUBE_CONTROLLER_MANAGER")?,
-            scheduler: named("KUBE_SCHEDULER")?,
-            kubelet: named("KUBELET")?,
-            containerd: named("CONTAINERD")?,
-            kubectl: named("KUBECTL").or_else(|_| on_path("kubectl"))?,
+    /// Finds the programs by envtest's variables, else in this folder; and tools on the PATH.
+    /// Returns everything that is missing.
+    pub(super) fn locate(folder: Option<&Path>) -> Result<Self, Vec<String>> {
+        let mut missing = Vec::new();
+        let mut find = |name: &str| {
+            named(name, folder).unwrap_or_else(|reason| {
+                missing.push(reason);
+                PathBuf::new()
+            })
         };
+        let mut assets = Self {
+            etcd: find("etcd"),
+            api_server: find("kube-apiserver"),
+            controllers: find("kube-controller-manager"),
+            scheduler: find("kube-scheduler"),
+            kubelet: find("kubelet"),
+            containerd: find("containerd"),
+            kubectl: PathBuf::new(),
+        };
+        match named("kubectl", folder).or_else(|_| on_path("kubectl")) {
+            Ok(kubectl) => assets.kubectl = kubectl,
+            Err(reason) => missing.push(reason),
+        }
         for beside in ["ctr", "containerd-shim-runc-v2"] {
-            if !assets.beside_containerd(beside).is_file() {
-                return Err(format!("there is no {beside} beside {}", assets.containerd.display()));
+            if assets.containerd.is_file() && !assets.beside_containerd(beside).is_file() {
+                missing
+                    .push(format!("there is no {beside} beside {}", assets.containerd.display()));
             }
         }
-        for tool in ["runc", "ip", "unshare", "nsenter", "flock"] {
-            on_path(tool)?;
+        let tools = ["runc", "ip", "unshare", "nsenter", "flock"];
+        missing.extend(tools.into_iter().filter_map(|tool| on_path(tool).err()));
+        if missing.is_empty() {
+            assets.starts().map_err(|reason| vec![reason])
+        } else {
+            Err(missing)
         }
+    }
+
+    /// Tries whether this user can start a cluster.
+    fn starts(self) -> Result<Self, String> {
         let mut probe = Command::new("unshare");
         probe.args([
             "--net", "--mount", "--pid", "--fork", "ip", "link", "add", "probe", "type", "bridge",
@@ -57,7 +79,7 @@ impl Assets {
         if !probe.output().is_ok_and(|output| output.status.success()) {
             return Err("a cluster needs root, and a network of its own with a bridge".to_owned());
         }
-        Ok(assets)
+        Ok(self)
     }
 
     pub(super) fn beside_containerd(&self, name: &str) -> PathBuf {
@@ -65,10 +87,15 @@ impl Assets {
     }
 }
 
-fn named(name: &str) -> Result<PathBuf, String> {
-    let variable = format!("TEST_ASSET_{name}");
-    let path = std::env::var_os(&variable).map(PathBuf::from);
-    let path = path.ok_or_else(|| format!("{variable} names no program of a real cluster"))?;
+fn named(name: &str, folder: Option<&Path>) -> Result<PathBuf, String> {
+    let variable = format!("TEST_ASSET_{}", name.to_uppercase().replace('-', "_"));
+    let Some(path) = std::env::var_os(&variable).map(PathBuf::from) else {
+        let path = folder.map(|folder| folder.join(name)).filter(|path| path.is_file());
+        let place = folder.map_or_else(String::new, |folder| {
+            format!(", and there is no {name} in {}", folder.display())
+        });
+        return path.ok_or_else(|| format!("{variable} names no program of a real cluster{place}"));
+    };
     if path.is_file() {
         Ok(path)
     } else {

@@ -32,7 +32,7 @@ pub(super) fn network(addresses: &[&str]) -> String {
                       ip address add 10.0.0.1/32 dev br0\n"
             .to_owned();
     for address in [GATEWAY].iter().chain(addresses) {
-        script.push_str(&format!("ip address add {address}/24 dev br0\n"));
+        script.push_str(&format!("ip address add {address}/16 dev br0\n"));
     }
     script
 }
@@ -48,7 +48,7 @@ impl ControlPlane {
             "server",
             "kube-apiserver",
             None,
-            &["10.0.0.1", GATEWAY, "kubernetes.default.svc"],
+            &["10.0.0.1", GATEWAY, "127.0.0.1", "kubernetes.default.svc"],
         );
         let to_kubelets =
             authority.sign("to-kubelets", "kube-apiserver", Some("system:masters"), &[]);

@@ -9,8 +9,6 @@ use std::time::Duration;
 
 use cgpu_e2e::{Child, Outcome};
 
-/// Deadline above the duration of any test of a cluster.
-const LIFETIME: Duration = Duration::from_secs(900);
 /// Lines of each log that are shown where a test fails.
 const TAIL: usize = 60;
 
@@ -21,6 +19,8 @@ pub(super) struct Machine {
     enter: Vec<String>,
     folder: PathBuf,
     daemons: Cell<usize>,
+    /// Time after which all of it is killed.
+    lifetime: Duration,
 }
 
 /// A program in the background that writes its log to a file.
@@ -31,17 +31,18 @@ pub(super) struct Daemon {
 }
 
 impl Machine {
-    pub(super) fn new(folder: &Path, setup: &str) -> Self {
+    pub(super) fn new(folder: &Path, setup: &str, lifetime: Duration) -> Self {
         let mut command = Command::new("unshare");
         command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
-        let init_process = start_init(command, setup, &[folder.as_os_str()]);
+        let init_process = start_init(command, setup, &[folder.as_os_str()], lifetime);
         let own = init_process.pid();
         let children =
             fs::read_to_string(format!("/proc/{own}/task/{own}/children")).expect("its children");
         let first = children.split_whitespace().next().expect("a first process");
         let enter =
             ["nsenter", "--target", first, "--net", "--mount", "--pid", "--"].map(str::to_owned);
-        Self { init_process, enter: enter.into(), folder: folder.to_owned(), daemons: Cell::new(0) }
+        let folder = folder.to_owned();
+        Self { init_process, enter: enter.into(), folder, daemons: Cell::new(0), lifetime }
     }
 
     pub(super) fn part(&self, folder: &Path, setup: &str, arguments: &[&OsStr]) -> Self {
@@ -51,11 +52,18 @@ impl Machine {
         let setup = format!("echo $$ > \"$1/init.pid\"\n{setup}");
         let all: Vec<&OsStr> =
             [folder.as_os_str()].into_iter().chain(arguments.iter().copied()).collect();
-        let init_process = start_init(command, &setup, &all);
+        let init_process = start_init(command, &setup, &all, self.lifetime);
         let first = fs::read_to_string(number).expect("its number");
         let more = ["nsenter", "--target", first.trim(), "--mount", "--"].map(str::to_owned);
         let enter = self.enter.iter().cloned().chain(more).collect();
-        Self { init_process, enter, folder: folder.to_owned(), daemons: Cell::new(0) }
+        let (folder, lifetime) = (folder.to_owned(), self.lifetime);
+        Self { init_process, enter, folder, daemons: Cell::new(0), lifetime }
+    }
+
+    /// Opens its network namespace.
+    pub(super) fn network(&self) -> fs::File {
+        let path = format!("/proc/{}/ns/net", self.enter[2]);
+        fs::File::open(path).expect("its network namespace")
     }
 
     /// Returns a program there, without this machine's variables.
@@ -87,7 +95,11 @@ impl Machine {
             .arg(self.folder.join(format!("{name}.log")))
             .arg(program)
             .args(arguments);
-        Daemon { child: Child::start_for(command, LIFETIME), number, enter: self.enter.clone() }
+        Daemon {
+            child: Child::start_for(command, self.lifetime),
+            number,
+            enter: self.enter.clone(),
+        }
     }
 
     pub(super) fn end(&mut self) {
@@ -156,10 +168,15 @@ fn entering(enter: &[String], program: impl AsRef<OsStr>) -> Command {
 }
 
 /// Starts a shell that runs the setup, prints that it is ready, and then reaps orphaned processes.
-fn start_init(mut command: Command, setup: &str, arguments: &[&OsStr]) -> Child {
+fn start_init(
+    mut command: Command,
+    setup: &str,
+    arguments: &[&OsStr],
+    lifetime: Duration,
+) -> Child {
     let script = format!("set -e\n{setup}\necho ready\nwhile :; do sleep 3600 & wait; done");
     command.args(["sh", "-c", &script, "sh"]).args(arguments);
-    let mut init_process = Child::start_for(command, LIFETIME);
+    let mut init_process = Child::start_for(command, lifetime);
     assert_eq!(init_process.line(), "ready");
     init_process
 }

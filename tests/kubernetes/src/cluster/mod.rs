@@ -18,24 +18,27 @@ mod assets;
 mod certificates;
 mod control_plane;
 mod image;
+mod lab;
 mod machine;
 mod node;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cgpu_e2e::{Dist, Fixture, Outcome};
-use serde_json::Value;
-use tempfile::TempDir;
-
 use assets::Assets;
+use cgpu_e2e::{Dist, Fixture, Outcome};
 use control_plane::{ControlPlane, EXTENDER};
+pub use lab::Lab;
 use machine::{Daemon, Machine};
 pub use node::{Node, NodeSpec};
+use serde_json::Value;
 
 /// Timeout of waits: containers and Go programs start slowly on a busy machine.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(240);
+
+/// Deadline above the duration of any test of a cluster.
+const LIFETIME: Duration = Duration::from_secs(900);
 
 /// Seconds between two writes of a claim's status.
 const STATUS_INTERVAL: u32 = 5;
@@ -56,6 +59,13 @@ pub fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Returns whether the environment names all programs of a real cluster, and this user can start
+/// one. Records the skip of the test otherwise.
+#[must_use]
+pub fn is_available(test: &str) -> bool {
+    Assets::find(test).is_some()
+}
+
 /// A running cluster. Its parts are in the order of their end.
 pub struct Cluster {
     nodes: Vec<Node>,
@@ -63,7 +73,22 @@ pub struct Cluster {
     plane: ControlPlane,
     machine: Machine,
     assets: Assets,
-    folder: TempDir,
+    folder: ClusterFolder,
+}
+
+/// The folder of all its files, which is removed in the end.
+struct ClusterFolder(PathBuf);
+
+impl ClusterFolder {
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for ClusterFolder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
 
 impl Cluster {
@@ -76,8 +101,19 @@ impl Cluster {
         // containers' own overlays are made from it.
         let folder =
             tempfile::Builder::new().prefix("cgpu-cluster-").tempdir().expect("a temporary folder");
+        Some(Self::start_in(folder.keep(), assets, node_specs, LIFETIME))
+    }
+
+    /// As [`Cluster::start`], in this folder and for this time.
+    fn start_in(
+        folder: PathBuf,
+        assets: Assets,
+        node_specs: &[NodeSpec],
+        lifetime: Duration,
+    ) -> Self {
+        let folder = ClusterFolder(folder);
         let addresses: Vec<&str> = node_specs.iter().map(|node_spec| node_spec.address).collect();
-        let machine = Machine::new(folder.path(), &control_plane::network(&addresses));
+        let machine = Machine::new(folder.path(), &control_plane::network(&addresses), lifetime);
         let images = image::archive(&Fixture::new(node_specs[0].gpus), folder.path());
         let plane = ControlPlane::start(&machine, &assets, folder.path());
         let mut cluster = Self { nodes: Vec::new(), forward: None, plane, machine, assets, folder };
@@ -90,7 +126,7 @@ impl Cluster {
                 *node_spec,
                 &path,
                 &images,
-                2 + 60 * index,
+                index,
             );
             cluster.nodes.push(node);
         }
@@ -114,7 +150,7 @@ impl Cluster {
             cluster.install("GiB");
             cluster.forward();
         }
-        Some(cluster)
+        cluster
     }
 
     /// Applies our manifests for claims. Simulated GPUs have no CDI devices of a vendor.

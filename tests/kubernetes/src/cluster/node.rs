@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use cgpu_e2e::{Dist, Outcome};
 
@@ -11,6 +12,9 @@ use super::control_plane::{ControlPlane, SERVER};
 use super::image::PAUSE;
 use super::machine::{Daemon, Machine};
 use super::until;
+
+/// The names of nodes' control groups begin with it; the id of this process and the node follow.
+const GROUP: &str = "cgpu-test-";
 
 /// The description of a node.
 #[derive(Clone, Copy, Debug)]
@@ -74,10 +78,10 @@ impl Node {
         node_spec: NodeSpec,
         folder: &Path,
         images: &Path,
-        first: usize,
+        index: usize,
     ) -> Self {
         fs::create_dir_all(folder).expect("a folder");
-        let identity = format!("cgpu-test-{}-{}", std::process::id(), node_spec.name);
+        let identity = format!("{GROUP}{}-{}", std::process::id(), node_spec.name);
         let part = machine.part(folder, SETUP, &[] as &[&OsStr]);
         let group = make_groups(&identity);
         let kubeconfig = plane.authority.kubeconfig(
@@ -105,17 +109,16 @@ impl Node {
             group,
             arguments,
         };
-        node.furnish(first);
+        node.furnish(index);
         node.start_containerd();
-        let import = images.to_string_lossy();
-        node.ctr(&["images", "import", &import]).exits(0);
+        node.import(images);
         node.start_monitor();
         node.start_kubelet();
         node
     }
 
     /// Does what an administrator would: installs, configures the engine, and declares the GPUs.
-    fn furnish(&self, first: usize) {
+    fn furnish(&self, index: usize) {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let dist = Dist::find();
         let path = |path: PathBuf| path.to_string_lossy().into_owned();
@@ -139,7 +142,7 @@ impl Node {
             ("/opt/cni/bin/test", cni),
             ("/opt/cni/bin/loopback", cni),
             ("/etc/cni/net.d/10-test.conflist", network),
-            ("/run/addresses", &first.to_string()),
+            ("/run/subnet", &format!("192.168.{}", 2 + index)),
             ("/etc/containerd/config.toml", &containerd),
             ("/etc/cgpu/runtime.toml", &runtime),
             ("/etc/cgpu/monitor.toml", &monitor),
@@ -174,6 +177,11 @@ impl Node {
     fn ctr(&self, arguments: &[&str]) -> Outcome {
         let all: Vec<&str> = ["--namespace", "k8s.io"].iter().chain(arguments).copied().collect();
         self.machine.run(self.assets.beside_containerd("ctr"), &all)
+    }
+
+    /// Loads an archive of images.
+    pub(super) fn import(&self, archive: &Path) {
+        self.ctr(&["images", "import", &archive.to_string_lossy()]).exits(0);
     }
 
     /// Starts containerd and waits until it answers.
@@ -226,6 +234,23 @@ impl Node {
     /// Stops containerd; containers go on.
     pub fn stop_containerd(&mut self) {
         self.containerd.take().into_iter().for_each(|daemon| daemon.end("TERM"));
+    }
+
+    /// Removes control groups of nodes of processes that have ended.
+    pub(super) fn clean_all() {
+        for hierarchy in hierarchies() {
+            for entry in fs::read_dir(hierarchy).into_iter().flatten().flatten() {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                let process = name.strip_prefix(GROUP).and_then(|it| it.split('-').next());
+                if process.is_some_and(|id| !Path::new("/proc").join(id).exists()) {
+                    // Processes that were killed with theirs may not have left yet.
+                    let _ = (0..50).any(|_| {
+                        std::thread::sleep(Duration::from_millis(20));
+                        Self::clean(&name)
+                    });
+                }
+            }
+        }
     }
 
     /// Removes the node's control groups, which outlive it. Returns whether none is left.
