@@ -74,18 +74,26 @@ while read -r file place mode; do
     # After each file: if this script is ended, uninstall.sh knows all that was made.
     cp "$list" "$root$LIST"
 done < "$work/files"
-if [ ! -e "$root/usr/bin/cgpu-smi" ]; then
-    ln -s cgpu "$root/usr/bin/cgpu-smi"
-    note "file /usr/bin/cgpu-smi"
-fi
+# Second names: NAME PROGRAM.
+while read -r name program; do
+    if [ -e "$root/usr/bin/$program" ] && [ ! -e "$root/usr/bin/$name" ]; then
+        ln -s "$program" "$root/usr/bin/$name"
+        note "file /usr/bin/$name"
+    fi
+done << END
+cgpu-smi cgpu
+kubectl-inspect-cgpu kubectl-inspect-gpushare
+END
 cp "$here/files.sh" "$root/usr/lib/cgpu/files.sh"
 note "file /usr/lib/cgpu/files.sh"
 # The configuration belongs to the host: it is made once and never overwritten. The list has its sum
 # as it is made, by which uninstall.sh knows a changed one.
 folder "$(dirname "$SETTINGS")"
 # OVER_LIMIT: another default of `over_limit`, for a node of a cluster.
+# METRICS: another address of the metrics.
 edit=
 [ -z "${OVER_LIMIT:-}" ] || edit="s/^# over_limit = \"report\"/over_limit = \"$OVER_LIMIT\"/"
+[ -z "${METRICS:-}" ] || edit="$edit;s/^# metrics = \"127.0.0.1:9445\"/metrics = \"$METRICS\"/"
 sed "$edit" "$here/monitor.toml" > "$work/settings"
 if [ ! -e "$root$SETTINGS" ]; then
     cp "$work/settings" "$root$SETTINGS"
@@ -93,6 +101,13 @@ if [ ! -e "$root$SETTINGS" ]; then
 fi
 grep -q "^configuration $SETTINGS " "$list" ||
     note "configuration $SETTINGS $(cksum < "$work/settings" | tr ' ' -)"
+# METRICS_ALLOW: networks that may connect to the metrics, beside this host.
+allowed=/etc/systemd/system/cgpu-monitor.service.d/cgpu-metrics.conf
+if [ -n "${METRICS_ALLOW:-}" ]; then
+    folder "$(dirname "$allowed")"
+    printf '[Service]\nIPAddressAllow=%s\n' "$METRICS_ALLOW" > "$root$allowed"
+    note "file $allowed"
+fi
 cp "$list" "$root$LIST"
 
 # Runs a command of cgpu for the monitor of this root.

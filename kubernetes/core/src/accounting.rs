@@ -156,12 +156,17 @@ impl Holder {
     /// Returns the units of a GPU that the pod is known to hold.
     #[must_use]
     pub fn units(&self, position: usize) -> u64 {
+        self.share(position).map_or(0, |share| share.units)
+    }
+
+    /// Returns what the pod is known to hold of a GPU.
+    #[must_use]
+    pub fn share(&self, position: usize) -> Option<Share> {
         match &self.holding {
-            Holding::Shares(shares) => shares
-                .iter()
-                .find(|(gpu, _)| *gpu as usize == position)
-                .map_or(0, |(_, share)| share.units),
-            Holding::Unclear(_) | Holding::Nothing(_) => 0,
+            Holding::Shares(shares) => {
+                shares.iter().find(|(gpu, _)| *gpu as usize == position).map(|(_, share)| *share)
+            }
+            Holding::Unclear(_) | Holding::Nothing(_) => None,
         }
     }
 }

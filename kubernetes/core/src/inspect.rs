@@ -1,6 +1,7 @@
 //! The output of `kubectl inspect gpushare`.
 
 mod details;
+mod shares;
 mod summary;
 
 use serde::Serialize;
@@ -72,6 +73,8 @@ pub struct GpuView {
     pub percent: u32,
     /// Number of containers.
     pub containers: u32,
+    /// Sum of their weights.
+    pub weight: u64,
     /// Whether new pods are placed on it.
     pub healthy: bool,
 }
@@ -85,6 +88,10 @@ pub struct PodView {
     pub namespace: String,
     /// Units held on each of the node's GPUs.
     pub units: Vec<u64>,
+    /// Weight of each of its containers.
+    pub weights: Vec<u32>,
+    /// Percent of compute held on each of the node's GPUs.
+    pub percent: Vec<u32>,
     /// Units whose GPU is not known.
     pub pending: u64,
     /// Why the GPU is not known.
@@ -162,6 +169,12 @@ impl Overview {
         details::of(self)
     }
 
+    /// Returns the compute of each GPU, and with `details` of each pod. gpushare has no such table.
+    #[must_use]
+    pub fn shares(&self, details: bool) -> String {
+        shares::of(self, details)
+    }
+
     /// Returns the nodes of the tables: those with memory to share.
     fn shared(&self) -> impl Iterator<Item = &NodeView> {
         self.nodes.iter().filter(|node| node.total > 0)
@@ -192,6 +205,7 @@ impl NodeView {
                 total: gpu.units,
                 percent: accounting.held[position].percent,
                 containers: accounting.held[position].containers,
+                weight: weight(accounting, position),
                 healthy: gpu.healthy,
             })
             .collect();
@@ -213,6 +227,12 @@ impl NodeView {
     }
 }
 
+/// Returns the sum of the weights on a GPU.
+fn weight(accounting: &NodeAccounting, position: usize) -> u64 {
+    let on_it = accounting.holders.iter().filter(|holder| holder.share(position).is_some());
+    on_it.flat_map(|holder| &holder.pod.weights).map(|weight| u64::from(*weight)).sum()
+}
+
 impl PodView {
     fn of(holder: &Holder, node: &NodeGpus) -> Self {
         let requests = holder.pod.requests.as_deref().unwrap_or_default();
@@ -226,6 +246,10 @@ impl PodView {
             name: holder.pod.name.clone(),
             namespace: holder.pod.namespace.clone(),
             units: (0..node.gpus.len()).map(|position| holder.units(position)).collect(),
+            weights: holder.pod.weights.clone(),
+            percent: (0..node.gpus.len())
+                .map(|position| holder.share(position).map_or(0, |share| share.percent))
+                .collect(),
             pending,
             reason,
         }

@@ -137,6 +137,8 @@ pub mod variable {
     pub const DEVICE: &str = "ALIYUN_COM_GPU_MEM_DEV";
     /// Percent of a GPU's compute.
     pub const PERCENT: &str = "ALIYUN_COM_GPU_CORE_PERCENTAGE";
+    /// Share of compute beside other containers; 1 without it.
+    pub const WEIGHT: &str = "ALIYUN_COM_GPU_SCHD_WEIGHT";
     /// `true`: no limit.
     pub const DISABLE: &str = "CGPU_DISABLE";
     /// Slice that the kubelet counted, for a container that is not bound yet.

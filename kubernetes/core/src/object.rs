@@ -10,6 +10,8 @@ use std::ops::Not;
 use serde::de::{Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+use crate::names::variable;
+
 /// Most containers, and most init containers, of a pod.
 const MAX_CONTAINERS: usize = 10_000;
 
@@ -107,6 +109,10 @@ pub struct Container {
     /// Ports.
     #[serde(deserialize_with = "nullable")]
     pub ports: Vec<Port>,
+    /// The weight in its variables, if it is a valid number there. The other variables, which may
+    /// be many, are not kept.
+    #[serde(rename = "env", deserialize_with = "weight", skip_serializing)]
+    pub weight: Option<u32>,
 }
 
 /// A port of a container.
@@ -176,6 +182,18 @@ pub struct Address {
     /// The address.
     #[serde(deserialize_with = "nullable")]
     pub address: String,
+}
+
+/// A ConfigMap.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConfigMap {
+    /// Name and namespace.
+    #[serde(deserialize_with = "nullable")]
+    pub metadata: Metadata,
+    /// Texts by key.
+    #[serde(deserialize_with = "nullable")]
+    pub data: Texts,
 }
 
 /// A quantity as it was written, as text or as a number.
@@ -267,6 +285,43 @@ fn containers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Containe
     deserializer.deserialize_any(Bounded)
 }
 
+/// A variable of a container, as far as a weight needs it.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Variable {
+    #[serde(deserialize_with = "nullable")]
+    name: String,
+    #[serde(deserialize_with = "nullable")]
+    value: String,
+}
+
+/// Deserializes the weight in a container's variables, of which the last counts.
+fn weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    struct Variables;
+    impl<'de> Visitor<'de> for Variables {
+        type Value = Option<u32>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("variables")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Self::Value, A::Error> {
+            let mut found = None;
+            while let Some(variable) = all.next_element::<Variable>()? {
+                if variable.name == variable::WEIGHT {
+                    found = variable.value.parse().ok();
+                }
+            }
+            Ok(found)
+        }
+
+        fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+    }
+    deserializer.deserialize_any(Variables)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,6 +333,8 @@ mod tests {
                 "labels":null,"annotations":{"a":"b"},"creationTimestamp":null,
                 "managedFields":[{"x":1}]},
                 "spec":{"nodeName":null,"containers":[{"name":"c","image":"i",
+                "env":[{"name":"A","value":"7"},{"name":"B","valueFrom":{}},
+                {"name":"ALIYUN_COM_GPU_SCHD_WEIGHT","value":"3"}],
                 "resources":{"limits":{"aliyun.com/gpu-mem":8,"cpu":"500m"},"claims":[]}},
                 {"name":"d","resources":{}}],"initContainers":null,"novel":{"field":[]}},
                 "status":{"phase":"Pending","qosClass":"BestEffort"}}"#,
@@ -285,8 +342,9 @@ mod tests {
         .unwrap();
         assert_eq!(pod.spec.containers[0].resources.limits["aliyun.com/gpu-mem"], "8".into());
         assert_eq!(pod.spec.node_name, "");
+        assert_eq!((pod.spec.containers[0].weight, pod.spec.containers[1].weight), (Some(3), None));
         let again: Pod = serde_json::from_str(&serde_json::to_string(&pod).unwrap()).unwrap();
-        assert_eq!(again, pod);
+        assert_eq!(again.spec.containers[0].resources, pod.spec.containers[0].resources);
         let deleted: Pod = serde_json::from_str(
             r#"{"metadata":{"deletionTimestamp":"2026-01-01T00:00:00Z"},"spec":{"affinity":{}}}"#,
         )

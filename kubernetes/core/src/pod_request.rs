@@ -27,6 +27,8 @@ pub struct PodRequest {
     pub running: bool,
     /// Requests of its containers.
     pub requests: Result<Vec<ContainerRequest>, Refusal>,
+    /// Weights of the containers with requests, in the order of these.
+    pub weights: Vec<u32>,
     /// Labels that concern GPUs.
     pub labels: Texts,
     /// GPUs that it was given.
@@ -60,6 +62,7 @@ impl PodRequest {
             version: metadata.resource_version.clone(),
             bound: named(&pod.spec.node_name),
             running: pod.status.phase == "Running",
+            weights: weights(pod, requests.as_deref().unwrap_or_default()),
             requests,
             labels: labels.map(|(name, text)| (name.clone(), text.clone())).collect(),
             allocation: Allocation::read(&metadata.annotations),
@@ -101,6 +104,12 @@ impl PodRequest {
     pub fn title(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
+}
+
+fn weights(pod: &Pod, requests: &[ContainerRequest]) -> Vec<u32> {
+    let containers = || pod.spec.containers.iter().chain(&pod.spec.init_containers);
+    let weight = |request: &ContainerRequest| containers().nth(request.index)?.weight;
+    requests.iter().map(|request| weight(request).unwrap_or(1)).collect()
 }
 
 /// A pod, by what it means for the accounting.

@@ -4,6 +4,7 @@ use cgpu_kubernetes_client::{Api, Failure, Query, Record};
 use cgpu_kubernetes_core::cluster::Cluster;
 use cgpu_kubernetes_core::names::Dialects;
 use cgpu_kubernetes_core::object::{Node, Pod};
+use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_dra::DRIVER;
 
 use crate::claims::Claims;
@@ -13,13 +14,37 @@ use crate::error::Error;
 /// Field selectors without ended pods, which hold nothing.
 const NOT_ENDED: [&str; 2] = ["status.phase!=Succeeded", "status.phase!=Failed"];
 
-/// Reads nodes and pods, and computes their accounting.
-pub(crate) async fn cluster(api: &Api, dialects: Dialects) -> Result<Cluster, Error> {
+/// Reads nodes and pods, and computes their accounting. Returns warnings as well.
+pub(crate) async fn cluster(
+    api: &Api,
+    dialects: Dialects,
+) -> Result<(Cluster, Vec<String>), Error> {
     let nodes: Vec<Node> = all(api, &Query::all()).await?;
     let pods: Vec<Pod> = all(api, &Query::all().field(NOT_ENDED[0]).field(NOT_ENDED[1])).await?;
     let mut cluster = Cluster::new(dialects);
     cluster.replace(&nodes, &pods);
-    Ok(cluster)
+    Ok((cluster, misread(&pods, dialects).into_iter().collect()))
+}
+
+/// Returns a warning if pods show that the extender reads other names than this program.
+fn misread(pods: &[Pod], dialects: Dialects) -> Option<String> {
+    let both = Dialects { hami: true };
+    let is_hami = |pod: &&Pod| PodRequest::of(pod, Dialects::default()).is_none();
+    let requests: Vec<PodRequest> =
+        pods.iter().filter(is_hami).filter_map(|pod| PodRequest::of(pod, both)).collect();
+    let given = requests.iter().filter(|it| matches!(it.allocation, Ok(Some(_)))).count();
+    let running = requests.iter().filter(|it| it.running).count();
+    match dialects.hami {
+        false if given > 0 => Some(format!(
+            "pods that hold GPUs by HAMi's names are not counted ({given}): add --hami, as the \
+             extender has it"
+        )),
+        true if given == 0 && running > 0 => Some(format!(
+            "pods run with nvidia.com/gpu and without a GPU of cgpu's extender ({running}): leave \
+             out --hami, unless the extender has it"
+        )),
+        _ => None,
+    }
 }
 
 /// Reads the devices of cgpu's driver and the claims; `None` if the API server has no

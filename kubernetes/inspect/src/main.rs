@@ -1,5 +1,6 @@
-//! `kubectl inspect gpushare`: shows which pods hold how much of which GPU. `kubectl inspect
-//! gpushare doctor` shows why a pod does not.
+//! `kubectl inspect cgpu`: shows which pods hold how much of which GPU. `kubectl inspect cgpu
+//! doctor` shows why a pod does not. As `kubectl inspect gpushare`, its name there, it prints the
+//! tables of gpushare and no more.
 //!
 //! It lists nodes, pods and claims with the user's permissions. The core computes the accounting of
 //! units ([`cgpu_kubernetes_core::cluster`]), and [`claims`] that of claims. Tables are printed to
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 use cgpu_kubernetes_client::{Access, Failure};
 use cgpu_kubernetes_core::inspect::Overview;
 use cgpu_kubernetes_core::names::Dialects;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 
 mod claims;
@@ -72,7 +73,38 @@ impl Tables {
 enum Format {
     /// One JSON object
     Json,
+    /// The same as YAML
+    Yaml,
 }
+
+/// The name under which the program was started.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Name {
+    Cgpu,
+    Gpushare,
+}
+
+impl Name {
+    fn find() -> Self {
+        let program = std::env::args_os().next().unwrap_or_default();
+        match std::path::Path::new(&program).file_name() {
+            Some(name) if name == CGPU => Self::Cgpu,
+            _ => Self::Gpushare,
+        }
+    }
+
+    /// Parses the arguments; help and errors have the name.
+    fn arguments(self) -> Arguments {
+        let mut command = Arguments::command();
+        if self == Self::Cgpu {
+            command = command.name(CGPU).bin_name("kubectl inspect cgpu");
+        }
+        Arguments::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+    }
+}
+
+/// The program's second name.
+const CGPU: &str = "kubectl-inspect-cgpu";
 
 /// Dialects that pods use: the same as for the extender.
 #[derive(Args)]
@@ -88,17 +120,21 @@ impl Names {
     }
 }
 
-/// The output of `-o json`.
+/// The output of `-o json` and `-o yaml`.
 #[derive(Serialize)]
 struct Both {
     #[serde(flatten)]
     units: Overview,
     #[serde(flatten)]
     claims: claims::overview::Overview,
+    /// What may be wrong with the figures.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let name = Name::find();
+    let arguments = name.arguments();
     let outcome = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -114,7 +150,7 @@ fn main() -> ExitCode {
                     Some(Command::Doctor(arguments)) => {
                         doctor::run(access, dialects, arguments).await
                     }
-                    None => tables(access, dialects, &arguments.tables).await,
+                    None => tables(access, dialects, &arguments.tables, name).await,
                 }
             })
         });
@@ -124,9 +160,14 @@ fn main() -> ExitCode {
     })
 }
 
-async fn tables(access: &Access, dialects: Dialects, tables: &Tables) -> Result<ExitCode, Error> {
+async fn tables(
+    access: &Access,
+    dialects: Dialects,
+    tables: &Tables,
+    name: Name,
+) -> Result<ExitCode, Error> {
     let api = access.api().await?;
-    let cluster = listing::cluster(&api, dialects).await?;
+    let (cluster, warnings) = listing::cluster(&api, dialects).await?;
     let units = Overview::of(&cluster, tables.node.as_deref())
         .map_err(|refusal| Error::new(refusal.to_string()))?;
     let claims = match listing::claims(&api).await {
@@ -138,15 +179,22 @@ async fn tables(access: &Access, dialects: Dialects, tables: &Tables) -> Result<
         Err(failure) => return Err(failure.into()),
     };
     let claims = claims::overview::Overview::of(&claims, tables.node.as_deref());
-    if tables.output == Some(Format::Json) {
-        let both = Both { units, claims };
-        println!("{}", serde_json::to_string_pretty(&both).map_err(Error::new)?);
+    warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    if let Some(format) = tables.output {
+        let both = serde_json::to_value(Both { units, claims, warnings }).map_err(Error::new)?;
+        match format {
+            Format::Json => println!("{both:#}"),
+            Format::Yaml => print!("{}", serde_saphyr::to_string(&both).map_err(Error::new)?),
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let mut parts = Vec::new();
     // Without claims, the table of units is printed even if it is empty.
     if claims.is_empty() || units.total > 0 {
         parts.push(if tables.details { units.details() } else { units.summary() });
+    }
+    if name == Name::Cgpu && units.total > 0 {
+        parts.push(units.shares(tables.details));
     }
     if !claims.is_empty() {
         parts.push(if tables.details { claims.details() } else { claims.summary() });

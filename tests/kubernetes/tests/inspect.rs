@@ -174,6 +174,81 @@ fn output_as_json_has_everything() {
     );
 }
 
+/// As `kubectl inspect cgpu` it also shows shares and weights; gpushare has no such tables.
+#[test]
+fn tables_have_shares_and_weights_under_our_name() {
+    let server = documented();
+    let folder = tempfile::tempdir().expect("a folder");
+    let extender = Extender::start(&server, folder.path(), &[] as &[&str]);
+    deploy(&server, &extender, "heavy", 3);
+    let _ = extender.end();
+    let heavy = Key::pod("test", "heavy");
+    let variable = json!([{"name": "ALIYUN_COM_GPU_SCHD_WEIGHT", "value": "4"}]);
+    assert!(server.edit(&heavy, |pod| pod["spec"]["containers"][0]["env"] = variable));
+    let link = folder.path().join("kubectl-inspect-cgpu");
+    symlink(Dist::find().file(PROGRAM), &link).expect("a link");
+    let run = |arguments: &[&str]| {
+        let mut command = program(&link);
+        command.arg("--kubeconfig").arg(server.kubeconfig(folder.path())).args(arguments);
+        Child::start(command).finish().exits(0).stdout
+    };
+    let plain = inspect(&server, &[]).exits(0).stdout;
+    let shares = "\nNODE           GPU  MEMORY(Allocated/Total)  WEIGHT  CORES(%)  SHARES\n\
+                  sd-cluster-04  0    0/14                     0       0         0\n\
+                  sd-cluster-05  0    3/14                     4       0         1\n";
+    assert_eq!(run(&[]), format!("{plain}{shares}"));
+    let pods = "\nPOD    NAMESPACE  NODE           MEMORY(GPU:Units)  WEIGHT  CORES(%)\n\
+                heavy  test       sd-cluster-05  0:3                4       0\n";
+    assert!(run(&["-d"]).ends_with(&format!("{shares}{pods}")), "{}", run(&["-d"]));
+    assert!(run(&["--help"]).contains("Usage: kubectl inspect cgpu"), "{}", run(&["--help"]));
+}
+
+#[test]
+fn output_as_yaml_equals_that_as_json() {
+    let server = documented();
+    server.put("pods", objects::pod("test", "big", 16));
+    let text = |format: &str| inspect(&server, &["-o", format]).exits(0).stdout;
+    let json: Value = serde_json::from_str(&text("json")).expect("JSON");
+    let yaml: Value = serde_saphyr::from_str(&text("yaml")).expect("YAML");
+    assert_eq!(yaml, json);
+    assert!(text("yaml").starts_with("unit: GiB\n"), "{}", text("yaml"));
+}
+
+/// A pod that holds a GPU by HAMi's names is shown as nothing without `--hami`.
+#[test]
+fn pods_of_the_other_dialect_cause_a_warning() {
+    let server = documented();
+    let folder = tempfile::tempdir().expect("a folder");
+    let limits = json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"});
+    let mut pod = server.put("pods", objects::pod_with("test", "hami", &limits));
+    let extender = Extender::start(&server, folder.path(), &["--hami"]);
+    extender.wait_until_ready();
+    until_holds("the pod is bound", || extender.bind(&pod, "sd-cluster-04").status == 200);
+    let _ = extender.end();
+    let wrong = inspect(&server, &[]).exits(0);
+    assert!(wrong.stdout.contains("0/28 (0%)"), "{}", wrong.stdout);
+    assert_eq!(
+        wrong.stderr,
+        "warning: pods that hold GPUs by HAMi's names are not counted (1): add --hami, as the \
+         extender has it\n"
+    );
+    let json: Value =
+        serde_json::from_str(&inspect(&server, &["-o", "json"]).stdout).expect("JSON");
+    assert_eq!(json["warnings"].as_array().map(Vec::len), Some(1));
+    let right = inspect(&server, &["--hami"]).exits(0);
+    assert!(right.stdout.contains("3/28"), "{}", right.stdout);
+    assert_eq!(right.stderr, "");
+
+    // The other way round: the vendor's plugin gave this pod a whole GPU.
+    let server = documented();
+    pod["spec"]["nodeName"] = json!("sd-cluster-04");
+    pod["status"]["phase"] = json!("Running");
+    server.put("pods", pod);
+    assert_eq!(inspect(&server, &[]).exits(0).stderr, "");
+    let wrong = inspect(&server, &["--hami"]).exits(0).stderr;
+    assert!(wrong.contains("leave out --hami, unless"), "{wrong}");
+}
+
 #[test]
 fn large_cluster_is_read_in_pages() {
     let server = ApiServer::start();

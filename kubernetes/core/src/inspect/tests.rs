@@ -16,7 +16,10 @@ fn documented() -> Cluster {
 /// Places a pod as kube-scheduler does: filters, ranks, takes the last of the best nodes, and
 /// binds.
 fn deploy(cluster: &mut Cluster, name: &str, units: u64) -> String {
-    let mut pod: Pod = sharing(name, units);
+    deploy_pod(cluster, sharing(name, units))
+}
+
+fn deploy_pod(cluster: &mut Cluster, mut pod: Pod) -> String {
     cluster.apply_pod(&pod);
     let names: Vec<String> = cluster.nodes().map(|(node, _)| node.name.clone()).collect();
     let request =
@@ -192,7 +195,8 @@ fn json_has_the_reasons_of_waiting_and_pending_pods() {
     assert_eq!(
         json["nodes"][0]["gpus"][0],
         serde_json::json!({
-            "index": 0, "allocated": 0, "total": 14, "percent": 0, "containers": 0, "healthy": true,
+            "index": 0, "allocated": 0, "total": 14, "percent": 0, "containers": 0, "weight": 0,
+            "healthy": true,
         })
     );
 }
@@ -203,5 +207,32 @@ fn empty_cluster_has_a_table() {
     assert_eq!(
         table(&cluster),
         "NAME  IPADDRESS  GPU Memory(GiB)\n\nAllocated/Total GPU Memory In Cluster:\n0/0 (0%)\n"
+    );
+}
+
+#[test]
+fn shares_show_weights_and_percentages() {
+    let mut cluster = documented();
+    deploy(&mut cluster, "plain", 2);
+    let mut pod =
+        crate::fixture::pod("heavy", &[(crate::names::MEMORY, "3"), (crate::names::CORE, "30")]);
+    pod.spec.containers[0].weight = Some(4);
+    deploy_pod(&mut cluster, pod);
+    let overview = Overview::of(&cluster, None).unwrap();
+    assert_eq!(
+        overview.shares(true),
+        "\
+NODE           GPU  MEMORY(Allocated/Total)  WEIGHT  CORES(%)  SHARES
+sd-cluster-04  0    0/14                     0       0         0
+sd-cluster-05  0    5/14                     5       30        2
+
+POD    NAMESPACE  NODE           MEMORY(GPU:Units)  WEIGHT  CORES(%)
+heavy  test       sd-cluster-05  0:3                4       30
+plain  test       sd-cluster-05  0:2                1       0
+"
+    );
+    assert_eq!(
+        overview.shares(false),
+        overview.shares(true).split("\n\n").next().unwrap().to_owned() + "\n"
     );
 }
