@@ -29,7 +29,8 @@ sum() { cksum < "$HOST$file" 2>/dev/null || :; }
 
 install() {
     before=$(sum)
-    DESTDIR=$HOST OVER_LIMIT=${OVER_LIMIT:-end} sh "$here/install.sh" --no-start
+    DESTDIR=$HOST OVER_LIMIT=${OVER_LIMIT:-end} METRICS=${METRICS:-} \
+        METRICS_ALLOW=${METRICS_ALLOW:-} sh "$here/install.sh" --no-start
     default=
     [ "${DEFAULT_RUNTIME:-true}" != true ] || default=--default
     # shellcheck disable=SC2086

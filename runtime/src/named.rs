@@ -12,7 +12,7 @@ use crate::files;
 /// A container's name and image, if known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
-    /// The name as in `docker ps`; in Kubernetes, of pod and container.
+    /// The name as in `docker ps`; in Kubernetes, `namespace/pod/container`.
     pub name: Option<String>,
     /// The image as it was requested.
     pub image: Option<String>,
@@ -34,9 +34,11 @@ impl Named {
 fn kubernetes(configuration: &Configuration) -> Option<Named> {
     let first = |names: &[&str]| names.iter().find_map(|name| configuration.annotation(name));
     let pod = first(&["io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"])?;
+    let namespace = first(&["io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace"]);
     let container = first(&["io.kubernetes.cri.container-name", "io.kubernetes.container.name"]);
     let image = first(&["io.kubernetes.cri.image-name", "io.kubernetes.cri-o.ImageName"]);
-    let name = container.map_or_else(|| pod.to_owned(), |container| format!("{pod}/{container}"));
+    let name =
+        [namespace, Some(pod), container].into_iter().flatten().collect::<Vec<_>>().join("/");
     Some(Named { name: Some(name), image: image.map(str::to_owned) })
 }
 
@@ -125,8 +127,8 @@ mod tests {
         );
         let pod = named(&json!({"annotations": {
             "io.kubernetes.cri.sandbox-name": "p", "io.kubernetes.cri.container-name": "c",
-            "io.kubernetes.cri.image-name": "i"}}));
-        assert_eq!((pod.name.as_deref(), pod.image.as_deref()), (Some("p/c"), Some("i")));
+            "io.kubernetes.cri.sandbox-namespace": "n", "io.kubernetes.cri.image-name": "i"}}));
+        assert_eq!((pod.name.as_deref(), pod.image.as_deref()), (Some("n/p/c"), Some("i")));
         assert_eq!(named(&json!({})), Named::default());
         assert_eq!(
             named_by(b"conmon\0--api-version\x001\0-n\0jolly\0-u\0x\0").as_deref(),

@@ -34,6 +34,11 @@ affinity:
               values: [dra]
 {{- end }}
 
+{{/* What one aliyun.com/gpu-mem is. */}}
+{{- define "cgpu.memoryUnit" -}}
+{{ .Values.gpuMemoryUnit | default .Values.memoryUnit }}
+{{- end }}
+
 {{/* Resources that a scheduler leaves to the extender. */}}
 {{- define "cgpu.managedResources" -}}
 - name: aliyun.com/gpu-mem

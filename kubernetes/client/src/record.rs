@@ -1,7 +1,7 @@
 //! Paths of the core's objects at the API server.
 
 use cgpu_kubernetes_core::budget::Budget;
-use cgpu_kubernetes_core::object::{Metadata, Node, Pod};
+use cgpu_kubernetes_core::object::{ConfigMap, Metadata, Node, Pod};
 use serde::de::DeserializeOwned;
 
 /// A kind of object.
@@ -29,6 +29,15 @@ impl Record for Pod {
 impl Record for Node {
     const PLURAL: &'static str = "nodes";
     const NAMESPACED: bool = false;
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+impl Record for ConfigMap {
+    const PLURAL: &'static str = "configmaps";
+    const NAMESPACED: bool = true;
 
     fn metadata(&self) -> &Metadata {
         &self.metadata

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::accounting::NodeAccounting;
 use crate::claim;
+use crate::cordon::Cordon;
 use crate::gpus::NodeGpus;
 use crate::names::Dialects;
 use crate::object::{Node, Pod};
@@ -65,6 +66,8 @@ pub struct Cluster {
     /// Uids of unbound pods by the node that they are nominated for.
     nominated: BTreeMap<String, BTreeSet<String>>,
     deleted: DeletedPods,
+    /// Indexes of GPUs that get no new pods, by node.
+    cordons: BTreeMap<String, BTreeSet<u32>>,
 }
 
 impl Cluster {
@@ -148,8 +151,11 @@ impl Cluster {
         self.apply_gpus(NodeGpus::of(node));
     }
 
-    fn apply_gpus(&mut self, gpus: NodeGpus) {
+    fn apply_gpus(&mut self, mut gpus: NodeGpus) {
         let name = gpus.name.clone();
+        if let Some(cordoned) = self.cordons.get(&name) {
+            cordon(&mut gpus, cordoned);
+        }
         let entry = self.nodes.entry(name.clone()).or_default();
         // Nodes report that they are alive every few seconds; that does not change the accounting.
         if entry.gpus.as_ref() != Some(&gpus) {
@@ -163,6 +169,30 @@ impl Cluster {
         if let Some(entry) = self.nodes.get_mut(name) {
             entry.gpus = None;
             self.compute(name);
+        }
+    }
+
+    /// Replaces all cordons with those of a list.
+    pub fn replace_cordons(&mut self, cordons: impl IntoIterator<Item = Cordon>) {
+        let mut lost: BTreeSet<String> = self.cordons.keys().cloned().collect();
+        for cordon in cordons {
+            lost.remove(&cordon.node);
+            self.apply_cordon(cordon);
+        }
+        lost.into_iter().for_each(|node| self.apply_cordon(Cordon { node, ..Cordon::default() }));
+    }
+
+    /// Applies a new or changed cordon. Without GPUs it counts as removed.
+    pub fn apply_cordon(&mut self, changed: Cordon) {
+        let Cordon { node, gpus, .. } = changed;
+        if let Some(known) = self.nodes.get_mut(&node).and_then(|entry| entry.gpus.as_mut()) {
+            cordon(known, &gpus);
+            self.compute(&node);
+        }
+        if gpus.is_empty() {
+            self.cordons.remove(&node);
+        } else {
+            self.cordons.insert(node, gpus);
         }
     }
 
@@ -378,6 +408,10 @@ impl Cluster {
         entry.accounting =
             entry.gpus.as_ref().map(|gpus| NodeAccounting::of(gpus, pods)).unwrap_or_default();
     }
+}
+
+fn cordon(node: &mut NodeGpus, cordoned: &BTreeSet<u32>) {
+    node.gpus.iter_mut().for_each(|gpu| gpu.cordoned = cordoned.contains(&gpu.index));
 }
 
 /// Returns whether one version is older than another. Versions of all API servers are growing

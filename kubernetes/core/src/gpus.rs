@@ -36,6 +36,8 @@ pub struct Gpu {
     pub containers: u32,
     /// Whether new pods are placed on it.
     pub healthy: bool,
+    /// Whether a ConfigMap says otherwise ([`crate::cordon`]).
+    pub cordoned: bool,
 }
 
 impl Gpu {
@@ -52,6 +54,7 @@ impl Gpu {
             containers: MAX_CONTAINERS,
             // A GPU smaller than one unit has nothing to share.
             healthy: units > 0,
+            cordoned: false,
         }
     }
 

@@ -24,6 +24,7 @@ pub mod checkpoint;
 pub mod claim;
 pub mod cluster;
 pub mod container_request;
+pub mod cordon;
 pub mod devices;
 pub mod eviction;
 pub mod extender;

@@ -52,7 +52,7 @@ impl GpuCandidate {
             need,
             free: gpu.whole().without(held),
             overfull: !held.fits(gpu.whole()),
-            healthy: gpu.healthy,
+            healthy: gpu.healthy && !gpu.cordoned,
             large: need.fits(gpu.whole()),
         }
     }

@@ -1,17 +1,19 @@
 //! The copy of the cluster that requests are answered from, and its freshness.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use cgpu_kubernetes_client::{EventHandler, Failure, List};
 use cgpu_kubernetes_core::cluster::Cluster;
+use cgpu_kubernetes_core::cordon::Cordon;
 use cgpu_kubernetes_core::gpus::NodeGpus;
 use cgpu_kubernetes_core::names::Dialects;
-use cgpu_kubernetes_core::object::{Node, Pod};
+use cgpu_kubernetes_core::object::{ConfigMap, Node, Pod};
 use cgpu_kubernetes_core::pod_request::PodObservation;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
+use tracing::warn;
 
 /// Time without an answer of the API server after which the extender is not ready.
 const STALE_AFTER: Duration = Duration::from_secs(60);
@@ -71,7 +73,11 @@ impl ClusterCache {
 
     /// Adds or updates a pod that the API server has just returned.
     pub(crate) fn apply(&self, pod: &Pod) {
-        self.cluster.write().unwrap_or_else(PoisonError::into_inner).apply_pod(pod);
+        self.write().apply_pod(pod);
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Cluster> {
+        self.cluster.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the copy has all changes of pods up to `version`. Returns whether it has.
@@ -151,5 +157,35 @@ impl EventHandler<Node> for ClusterCache {
 
     fn connection_changed(&self, outcome: Result<(), &Failure>) {
         self.nodes.connection_changed(outcome);
+    }
+}
+
+/// ConfigMaps that take GPUs out. They are optional, so readiness does not depend on them.
+impl EventHandler<ConfigMap> for ClusterCache {
+    type Kept = Option<Cordon>;
+
+    fn condense(&self, record: ConfigMap) -> Option<Cordon> {
+        let cordon = Cordon::of(&record)?;
+        if !cordon.invalid.is_empty() {
+            warn!(node = cordon.node, invalid = ?cordon.invalid, "a ConfigMap of unhealthy GPUs \
+                lists what are no indexes");
+        }
+        Some(cordon)
+    }
+
+    fn replace(&self, all: List<Option<Cordon>>) {
+        self.write().replace_cordons(all.items.into_iter().flatten());
+    }
+
+    fn apply(&self, record: ConfigMap) {
+        if let Some(cordon) = self.condense(record) {
+            self.write().apply_cordon(cordon);
+        }
+    }
+
+    fn delete(&self, record: ConfigMap) {
+        if let Some(Cordon { node, .. }) = Cordon::of(&record) {
+            self.write().apply_cordon(Cordon { node, ..Cordon::default() });
+        }
     }
 }

@@ -38,8 +38,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cgpu_kubernetes_client::{Api, Election, Leadership, Query, Timing, reflector};
+use cgpu_kubernetes_core::cordon;
 use cgpu_kubernetes_core::names::Dialects;
-use cgpu_kubernetes_core::object::{Node, Pod};
+use cgpu_kubernetes_core::object::{ConfigMap, Node, Pod};
 use clap::Parser;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -175,9 +176,11 @@ fn follow(api: &Api, cache: &Arc<ClusterCache>, options: &Options) {
         Timing { resync_interval: Duration::from_secs(options.resync), ..Timing::default() };
     // Ended pods hold nothing. A watch reports a pod that ends as deleted.
     let live = Query::all().field("status.phase!=Succeeded").field("status.phase!=Failed");
-    let (one, other) = (
-        (api.clone(), Arc::clone(cache), timing.clone()),
-        (api.clone(), Arc::clone(cache), timing),
+    let each = || (api.clone(), Arc::clone(cache), timing.clone());
+    let (one, other, third) = (each(), each(), each());
+    let maps = Query::all().namespace(cordon::NAMESPACE);
+    tokio::spawn(
+        async move { reflector::run::<ConfigMap>(&third.0, &maps, &third.2, &*third.1).await },
     );
     tokio::spawn(
         async move { reflector::run::<Node>(&one.0, &Query::all(), &one.2, &*one.1).await },

@@ -198,7 +198,8 @@ families! {
         |of, put| finding_counts(&of.status.ends, put);
 
     "cgpu_container", Info, None,
-        "A container: its id, its name and, where known, its image.",
+        "A container: its id, its name and, where known, its image; in Kubernetes its namespace and \
+         pod, and its name there.",
         |of, put| containers(of, put, names, |_| Some(1.0));
     "cgpu_container_weight", Gauge, None,
         "Weight that the container requested.",
@@ -333,7 +334,13 @@ fn model(gpu: &GpuStatus) -> Labels {
 
 fn names(container: &ContainerStatus) -> Labels {
     let image = container.image.as_deref().map(|image| ("image", text(image)));
-    [("name", text(&container.name))].into_iter().chain(image).collect()
+    let mut labels: Labels = [("name", text(&container.name))].into_iter().chain(image).collect();
+    // Of a container of Kubernetes. Names of other engines have no slash.
+    if let [namespace, pod, name] = container.name.split('/').collect::<Vec<_>>()[..] {
+        let own = [("namespace", namespace), ("pod", pod), ("container_name", name)];
+        labels.extend(own.map(|(label, value)| (label, text(value))));
+    }
+    labels
 }
 
 fn containers(

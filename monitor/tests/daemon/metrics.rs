@@ -85,6 +85,24 @@ fn containers_of_one_name_have_series_of_their_own() {
     drop(processes);
 }
 
+/// The other metrics have only the container's id; queries join them with this one.
+#[test]
+fn container_of_kubernetes_has_its_pod_in_labels() {
+    let fixture = Fixture::new();
+    let (monitor, at) = monitor(&fixture, "");
+    let dir = fixture.container("0123");
+    let named = cgpu_client::message::Registration {
+        name: Some("team/trainer-0/main".into()),
+        ..registration(&dir)
+    };
+    monitor.client().register(named).unwrap();
+    let process = Process::start(&dir, 1, Bytes::from_mib(8000));
+    let sample = "cgpu_container_info{container=\"0123\",name=\"team/trainer-0/main\",\
+                  namespace=\"team\",pod=\"trainer-0\",container_name=\"main\"}";
+    eventually("its pod", || value(&scrape(at), sample) == Some(1.0));
+    drop(process);
+}
+
 #[test]
 fn metrics_match_the_status() {
     let fixture = Fixture::new();

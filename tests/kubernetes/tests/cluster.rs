@@ -145,8 +145,8 @@ fn deployments_of_document_001_survive_restarts() {
 /// node, whose unit changes while the first pod runs. Then requests that cannot be met, and their
 /// events.
 #[test]
-fn stateful_sets_of_documents_000_and_004_run() {
-    let test = "stateful_sets_of_documents_000_and_004_run";
+fn stateful_sets_of_documents_000_and_003_run() {
+    let test = "stateful_sets_of_documents_000_and_003_run";
     let gpus = "T4:15109,T4:15109,T4:15109,T4:15109";
     let node = "gpu-node";
     let Some(mut cluster) = Cluster::start(
@@ -295,7 +295,7 @@ fn stateful_sets_of_documents_000_and_004_run() {
         let node = cluster.object("node", "", node)?;
         (node["status"]["allocatable"]["aliyun.com/gpu-mem"] == units.as_str()).then_some(())
     });
-    cluster.apply(&example("004-units-of-128-mib.yaml"));
+    cluster.apply(&example("003-units-of-128-mib.yaml"));
     cluster.running("app=binpack-1", 2);
     // Simulated GPUs are all visible in a container, unlike those of the vendor's runtime; one of
     // them has the slice's limit.

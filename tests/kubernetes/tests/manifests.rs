@@ -93,7 +93,7 @@ struct Rendering {
 /// All but what `helm test` runs.
 const INSTALLED: &[&str] = &["--skip-tests"];
 
-const RENDERINGS: [Rendering; 3] = [
+const RENDERINGS: [Rendering; 4] = [
     Rendering { file: "manifests/cgpu.yaml", part: INSTALLED, settings: &FOR_ALL },
     Rendering {
         file: "manifests/cgpu-dra.yaml",
@@ -112,6 +112,12 @@ const RENDERINGS: [Rendering; 3] = [
         file: "../tests/kubernetes/tests/golden/helm-test.yaml",
         part: &["--show-only", "templates/tests/claim.yaml"],
         settings: &["dra.enabled=true"],
+    },
+    // `tests/admission` evaluates it.
+    Rendering {
+        file: "../tests/kubernetes/tests/golden/pod-defaults.yaml",
+        part: &["--show-only", "templates/pod-defaults.yaml"],
+        settings: &["podDefaults.enabled=true"],
     },
 ];
 
@@ -276,6 +282,8 @@ fn check_fields(object: &Value) {
         "ServiceAccount" => known::<ServiceAccount>(object),
         "ValidatingAdmissionPolicy" => known::<ValidatingAdmissionPolicy>(object),
         "ValidatingAdmissionPolicyBinding" => known::<ValidatingAdmissionPolicyBinding>(object),
+        // Of Prometheus's operator.
+        "PodMonitor" | "PrometheusRule" | "ServiceMonitor" => return,
         other => panic!("no test for objects of kind {other}"),
     };
     assert_eq!(&read, object);
@@ -288,7 +296,10 @@ fn check(objects: &[Value], hami: bool) {
         assert!(object["metadata"]["name"].is_string(), "{object}");
     }
     check_commands(objects);
-    if objects.iter().any(|it| it["kind"] == "ConfigMap") {
+    if objects
+        .iter()
+        .any(|it| it["kind"] == "ConfigMap" && it["metadata"]["name"] == "cgpu-scheduler")
+    {
         check_scheduler(&configuration(objects), hami);
     }
     // Every pod's service account exists, and so does every bound role except the cluster's own.
@@ -381,6 +392,76 @@ fn other_settings_render_only_known_names() {
             assert_eq!(reported["apiVersion"], format!("kubescheduler.config.k8s.io/{version}"));
         }
     }
+}
+
+/// Alibaba Cloud's name for the unit wins.
+#[test]
+fn unit_has_the_name_of_alibaba_cloud_too() {
+    let test = "unit_has_the_name_of_alibaba_cloud_too";
+    let Some(helm) = helm() else { return skip(test, "helm", "no helm") };
+    let settings = ["gpuMemoryUnit=128MiB", "dra.enabled=true", "dra.dialects.enabled=true"];
+    let objects = documents(&render(&helm, "1.36.0", &settings));
+    let plugin = find(&objects, "DaemonSet", "cgpu-device-plugin").to_string();
+    assert!(plugin.contains("--memory-unit=128MiB"), "{plugin}");
+    let policy = find(&objects, "MutatingAdmissionPolicy", "cgpu-dialects");
+    assert_eq!(policy["spec"]["variables"][0]["expression"], "128");
+}
+
+/// The objects for Prometheus and Grafana name ports, labels and files that exist.
+#[test]
+fn metrics_are_collected_from_what_the_chart_installs() {
+    let test = "metrics_are_collected_from_what_the_chart_installs";
+    let Some(helm) = helm() else { return skip(test, "helm", "no helm") };
+    let settings = [
+        "metrics.address=0.0.0.0:9555",
+        "metrics.allow=10.0.0.0/8",
+        "metrics.podMonitor.enabled=true",
+        "metrics.podMonitor.labels.release=prometheus",
+        "metrics.serviceMonitor.enabled=true",
+        "metrics.rules.enabled=true",
+        "metrics.dashboard.enabled=true",
+        "metrics.from[0].namespaceSelector.matchLabels.team=monitoring",
+    ];
+    let objects = documents(&render(&helm, "1.36.0", &settings));
+    check(&objects, false);
+    let node = &find(&objects, "DaemonSet", "cgpu-node")["spec"]["template"];
+    let container = &node["spec"]["containers"][0];
+    let variable = |name: &str| {
+        let mut all = container["env"].as_array().expect("variables").iter();
+        all.find(|it| it["name"] == name).expect("a variable")["value"].clone()
+    };
+    assert_eq!(variable("METRICS"), "0.0.0.0:9555");
+    assert_eq!(variable("METRICS_ALLOW"), "10.0.0.0/8");
+    assert_eq!(container["ports"], json!([{"name": "metrics", "containerPort": 9555}]));
+    let monitor = find(&objects, "PodMonitor", "cgpu-node");
+    assert_eq!(monitor["metadata"]["labels"]["release"], "prometheus");
+    let includes = |labels: &Value, selector: &Value| {
+        let selector = selector["matchLabels"].as_object().expect("labels");
+        assert!(selector.iter().all(|(name, value)| labels[name] == *value), "{labels}");
+    };
+    includes(&node["metadata"]["labels"], &monitor["spec"]["selector"]);
+    // The alerts expect the job `cgpu`.
+    let job = monitor["spec"]["jobLabel"].as_str().expect("a label");
+    assert_eq!(node["metadata"]["labels"][job], "cgpu");
+    let service = find(&objects, "Service", "cgpu-scheduler-extender");
+    let monitor = &find(&objects, "ServiceMonitor", "cgpu-scheduler-extender")["spec"];
+    includes(&service["metadata"]["labels"], &monitor["selector"]);
+    let endpoint = &monitor["endpoints"][0];
+    assert_eq!(endpoint["port"], service["spec"]["ports"][0]["name"]);
+    let secret = endpoint["tlsConfig"]["ca"]["secret"]["name"].as_str().expect("a secret");
+    assert!(find(&objects, "Secret", secret)["data"]["ca.crt"].is_string());
+    let peers =
+        &find(&objects, "NetworkPolicy", "cgpu-scheduler-extender")["spec"]["ingress"][0]["from"];
+    assert_eq!(peers[1]["namespaceSelector"]["matchLabels"]["team"], "monitoring");
+    let kept =
+        |file: &str| fs::read_to_string(folder().join("../deploy").join(file)).expect("a file");
+    let rules = &find(&objects, "PrometheusRule", "cgpu")["spec"];
+    assert_eq!(rules, &documents(&kept("prometheus-alerts.yaml"))[0]);
+    let dashboard = &find(&objects, "ConfigMap", "cgpu-dashboard");
+    assert_eq!(dashboard["metadata"]["labels"]["grafana_dashboard"], "1");
+    let read = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+    let text = dashboard["data"]["cgpu.json"].as_str().expect("a dashboard");
+    assert_eq!(read(text), read(&kept("grafana-dashboard.json")));
 }
 
 /// The secrets that the scheduler and the extender mount, as rendered with these settings.
@@ -608,6 +689,9 @@ fn unknown_settings_are_refused() {
     };
     for setting in [
         "memoryUnit=GB",
+        "gpuMemoryUnit=GB",
+        "metrics.address=everywhere",
+        "metrics.podMonitor.enabled=true",
         "node.engine=docker",
         "extender.placement=random",
         "extender.replicas=0",
@@ -670,15 +754,15 @@ fn examples_request_what_their_documents_say() {
     let four = [units(1, 2), units(1, 8), units(1, 8), units(1, 2), units(1, 5)];
     assert_eq!(requested("001-four-deployments.yaml", plain), four);
     // 16 units of 128 MiB are 2 GiB.
-    assert_eq!(requested("004-units-of-128-mib.yaml", plain), [units(1, 16)]);
+    assert_eq!(requested("003-units-of-128-mib.yaml", plain), [units(1, 16)]);
     assert_eq!(16 * Unit::Mib128.mib(), 2048);
     // 3000 MiB and 30 percent; where two names give memory, the amount counts.
     let hami = Dialects { hami: true };
     assert_eq!(
-        requested("003-hami.yaml", hami),
+        requested("004-hami.yaml", hami),
         [(1, Memory::Mib(3000), 30), (1, Memory::Mib(3000), 0)]
     );
-    assert!(pods("003-hami.yaml").iter().all(|pod| PodRequest::of(pod, plain).is_none()));
+    assert!(pods("004-hami.yaml").iter().all(|pod| PodRequest::of(pod, plain).is_none()));
 }
 
 /// The policy that replaces HAMi's webhook names HAMi's resources. `cluster.rs` applies it to an

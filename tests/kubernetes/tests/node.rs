@@ -184,6 +184,27 @@ fn node_is_set_up_and_removed() {
     );
 }
 
+/// The service allows connections from this host only, unless the chart says otherwise.
+#[test]
+fn address_of_the_metrics_is_written_and_removed() {
+    let node = Node::new();
+    let before = node.files();
+    let mut command = node.command("stay");
+    command.env("METRICS", "0.0.0.0:9555").env("METRICS_ALLOW", "10.0.0.0/8 fd00::/8");
+    let child = Child::start(command);
+    until_holds("the node is ready", || node.at("ready").exists());
+    child.signal(15);
+    child.finish().exits(0);
+    let read = |path: &str| fs::read_to_string(node.at("host").join(path)).expect("a file");
+    let settings = read("etc/cgpu/monitor.toml");
+    assert!(settings.lines().any(|line| line.starts_with("metrics = \"0.0.0.0:9555\"")));
+    let allowed = read("etc/systemd/system/cgpu-monitor.service.d/cgpu-metrics.conf");
+    assert_eq!(allowed, "[Service]\nIPAddressAllow=10.0.0.0/8 fd00::/8\n");
+    node.answers("{}\n404", "");
+    assert!(node.leave().contains("uninstalled"));
+    assert_eq!(node.files(), before);
+}
+
 #[test]
 fn cgpu_stays_unless_removal_is_requested() {
     let node = Node::new();

@@ -180,3 +180,32 @@ fn list_of_nodes_leaves_pods() {
     cluster.replace_nodes([NodeGpus::of(&node("n", "GiB", &[15109, 15109]))]);
     assert_eq!((held(&cluster, "n"), cluster.nodes().count()), (8, 1));
 }
+
+#[test]
+fn cordoned_gpu_gets_no_pods_until_it_is_released() {
+    let free = |cluster: &Cluster| -> Vec<bool> {
+        let (node, _) = cluster.node("n").unwrap();
+        node.gpus.iter().map(|gpu| !gpu.cordoned).collect()
+    };
+    let of = |gpus: &[u32]| Cordon {
+        node: "n".into(),
+        gpus: gpus.iter().copied().collect(),
+        ..Cordon::default()
+    };
+    let mut cluster = Cluster::new(Dialects::default());
+    // The order of events does not matter.
+    cluster.apply_cordon(of(&[1]));
+    let node = crate::fixture::node("n", "GiB", &[15109, 15109]);
+    cluster.apply_node(&node);
+    assert_eq!(free(&cluster), [true, false]);
+    cluster.apply_cordon(of(&[0, 1, 7]));
+    assert_eq!(free(&cluster), [false, false]);
+    let pod = crate::fixture::sharing("p", 2);
+    let request = PodRequest::of(&pod, Dialects::default()).unwrap().resource_request().unwrap();
+    let (gpus, accounting) = cluster.node("n").unwrap();
+    let reason = crate::placement::choose(gpus, accounting, &request).unwrap_err();
+    assert_eq!(reason.text, "2/2 GPUs: unhealthy");
+    cluster.replace_cordons([]);
+    assert_eq!(free(&cluster), [true, true]);
+    assert!(cluster.is_valid());
+}

@@ -43,7 +43,7 @@ fn limits_are_the_request() {
     ] {
         assert_eq!(one(nothing), Ok(None), "{nothing:?}");
     }
-    // The two jobs of document 003.
+    // The two jobs of document 004.
     assert_eq!(
         one(&[
             ("nvidia.com/gpu", "1"),

@@ -158,6 +158,9 @@ impl Policy {
         for program in &self.mutations {
             let request = json!({"operation": "CREATE"});
             let mut evaluation = Evaluation::new(self, request, object.clone(), Value::Null);
+            if !self.conditions.iter().all(|program| evaluation.holds(program)) {
+                continue;
+            }
             evaluation.add_variables(self);
             let patches = evaluation.value(program).json().expect("a value of JSON");
             for patch in patches.as_array().expect("a list") {

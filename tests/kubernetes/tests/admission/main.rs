@@ -2,6 +2,7 @@
 //! CEL, and by a real API server where the environment names one.
 
 mod claims;
+mod defaults;
 mod dialects;
 mod interpreter;
 mod real;

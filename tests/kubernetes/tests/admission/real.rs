@@ -18,7 +18,7 @@ use crate::interpreter::Policy;
 use crate::requests::{NAMESPACES, Operation, Request, User, objects, requests};
 use crate::{policies, policy_objects};
 
-const ADMINISTRATOR: User = User { name: "admin", node: None };
+pub(crate) const ADMINISTRATOR: User = User { name: "admin", node: None };
 
 fn program(name: &str) -> Option<PathBuf> {
     let given = std::env::var_os(format!("TEST_ASSET_{name}")).map(PathBuf::from);
@@ -30,7 +30,7 @@ fn free_port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
-struct ApiServer {
+pub(crate) struct ApiServer {
     proxy: SocketAddr,
     _children: [Child; 3],
 }
@@ -93,7 +93,7 @@ impl ApiServer {
         Self { proxy, _children: children }
     }
 
-    fn send(&self, user: User, method: &str, path: &str, body: &Value) -> Reply {
+    pub(crate) fn send(&self, user: User, method: &str, path: &str, body: &Value) -> Reply {
         let kind = if method == "PATCH" { "merge-patch+json" } else { "json" };
         let mut headers = vec![("Content-Type", format!("application/{kind}"))];
         headers.push(("Impersonate-User", user.name.to_owned()));
@@ -104,13 +104,13 @@ impl ApiServer {
         connection.request_with(method, path, &headers, &body.to_string()).expect("a reply")
     }
 
-    fn create(&self, path: &str, object: &Value) {
+    pub(crate) fn create(&self, path: &str, object: &Value) {
         let reply = self.send(ADMINISTRATOR, "POST", path, object);
         assert_eq!(reply.status, 201, "{reply:?}");
     }
 
     /// Creates a policy or a binding.
-    fn create_policy(&self, object: &Value) {
+    pub(crate) fn create_policy(&self, object: &Value) {
         let kind = object["kind"].as_str().expect("a kind").to_lowercase();
         let kind = kind.replace("policy", "policies").replace("policiesbinding", "policybindings");
         self.create(&format!("/apis/admissionregistration.k8s.io/v1/{kind}"), object);
@@ -146,7 +146,7 @@ impl ApiServer {
 }
 
 /// Starts an API server in this folder; none: a program is missing.
-fn started(test: &str, folder: &Path) -> Option<ApiServer> {
+pub(crate) fn started(test: &str, folder: &Path) -> Option<ApiServer> {
     let kubectl = program("KUBECTL").unwrap_or_else(|| PathBuf::from("kubectl"));
     let (Some(etcd), Some(api_server)) = (program("ETCD"), program("KUBE_APISERVER")) else {
         skip(test, "cluster", "TEST_ASSET_ETCD or TEST_ASSET_KUBE_APISERVER is no program");

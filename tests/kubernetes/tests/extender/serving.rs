@@ -39,6 +39,33 @@ fn filter_of_a_scheduler_is_answered_byte_for_byte() {
     );
 }
 
+/// ACK's way to take GPUs out: a ConfigMap for a node.
+#[test]
+fn gpus_that_a_config_map_lists_get_no_pods() {
+    let fixture = Fixture::with(&[node("n1", &[15109, 15109])]);
+    let pod = fixture.server.put("pods", pod("test", "p", 10));
+    let extender = fixture.extender();
+    let fits = || extender.filter(&pod, &["n1"])["NodeNames"] == json!(["n1"]);
+    assert!(fits());
+    let list = |gpus: &str| {
+        fixture.server.put(
+            "configmaps",
+            json!({"metadata": {"name": "unhealthy-gpu-n1", "namespace": "kube-system"},
+                   "data": {"gpus": gpus}}),
+        );
+    };
+    list("0,1");
+    until_holds("no GPU is left", || !fits());
+    let reply = extender.filter(&pod, &["n1"]);
+    assert!(reply.to_string().contains("2/2 GPUs: unhealthy"), "{reply}");
+    list("0");
+    until_holds("one is left", fits);
+    list("0,1");
+    until_holds("no GPU is left", || !fits());
+    assert!(fixture.server.remove(&Key::new("configmaps", "kube-system", "unhealthy-gpu-n1")));
+    until_holds("both are back", fits);
+}
+
 #[test]
 fn filter_returns_whole_nodes_unchanged() {
     let fixture = golden_setup();
