@@ -28,7 +28,7 @@ fn deploy_pod(cluster: &mut Cluster, mut pod: Pod) -> String {
     let ranked = extender::prioritize(cluster, &request(fitting), Placement::Binpack);
     let node = ranked.iter().max_by_key(|priority| priority.score).expect("room").host.clone();
     let binding = Binding {
-        pod_name: name.into(),
+        pod_name: pod.metadata.name.clone(),
         pod_namespace: "test".into(),
         pod_uid: pod.metadata.uid.clone(),
         node: node.clone(),
