@@ -25,7 +25,7 @@ esac
 service=$ENGINE
 
 host() { ${ENTER:-nsenter --target 1 --mount --uts --ipc --net --pid --} "$@"; }
-sum() { cksum < "$HOST$file" 2>/dev/null || :; }
+sum() { { cksum < "$HOST$file"; } 2>/dev/null || :; }
 
 install() {
     before=$(sum)
@@ -99,9 +99,10 @@ uninstall() {
 case ${1:-} in
 stay)
     install
-    : > "$READY"
     sleeper=
-    trap 'kill "$sleeper" 2>/dev/null; exit 0' TERM INT
+    # A signal may come before there is a sleeper.
+    trap 'kill "$sleeper" 2>/dev/null || :; exit 0' TERM INT
+    : > "$READY"
     while :; do
         sleep 3600 &
         sleeper=$!

@@ -259,7 +259,8 @@ fn node_with_cri_o_has_its_own_file() {
     let child = run("stay");
     until_holds("the node is ready", || node.at("ready").exists());
     child.signal(15);
-    child.finish().exits(0);
+    let outcome = child.finish().exits(0);
+    assert!(!outcome.stderr.contains("cannot open"), "{outcome:?}");
     let file = fs::read_to_string(node.at("host/etc/crio/crio.conf.d/99-cgpu.conf"))
         .expect("a configuration");
     assert!(
