@@ -64,7 +64,12 @@ fn uninstall_removes_exactly_what_was_installed() {
             "{path}"
         );
     }
-    assert_eq!(fs::read_link(root.join("usr/bin/cgpu-smi")).expect("a link"), Path::new("cgpu"));
+    for (name, program) in
+        [("cgpu-smi", "cgpu"), ("kubectl-inspect-cgpu", "kubectl-inspect-gpushare")]
+    {
+        let link = fs::read_link(root.join("usr/bin").join(name)).expect("a link");
+        assert_eq!(link, Path::new(program));
+    }
     let mut command = Command::new(root.join("usr/bin/cgpu-monitor"));
     command.arg("--version");
     assert!(Child::start(command).finish().exits(0).stdout.starts_with("cgpu-monitor "));
