@@ -8,8 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use cgpu_e2e::{Child, Dist, Outcome};
-use cgpu_kubernetes_tests::cluster::{is_available, until};
+use cgpu_kubernetes_tests::cluster::is_available;
 use cgpu_kubernetes_tests::wait::until_holds;
+use serde_json::Value;
 
 /// Deadline of a lab in a test.
 const LIFETIME: Duration = Duration::from_secs(900);
@@ -41,6 +42,10 @@ fn lab_names_all_that_is_missing_and_how_to_get_it() {
     let remedy = format!("sh tests/kubernetes/programs.sh {}", bin.display());
     assert!(outcome.stderr.contains(&remedy), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("apt-get install runc"), "{}", outcome.stderr);
+    let image = Outcome::of(lab(folder.path(), &["--image", "missing.tar"])).exits(1);
+    assert!(image.stderr.contains("cannot read missing.tar"), "{image:?}");
+    let gpus = Outcome::of(lab(folder.path(), &["--gpus", "A11"])).exits(2);
+    assert!(gpus.stderr.contains("unknown model \"A11\""), "{gpus:?}");
     // It has started nothing, so there is nothing to stop.
     let stopped = Outcome::of(lab(folder.path(), &["--stop"])).exits(0);
     assert_eq!(stopped.stdout, "no lab runs\n");
@@ -97,16 +102,13 @@ fn programs_are_downloaded_and_compared_with_their_sums() {
     assert_eq!(fs::read_dir(&bin).expect("a folder").count(), 9);
 }
 
-/// The commands that the lab prints, as a user pastes them.
-fn pasted(lines: &[String], script: &str) -> Outcome {
-    let exports: String = lines
-        .iter()
-        .filter(|line| line.trim_start().starts_with("export "))
-        .map(|line| format!("{}\n", line.trim_start()))
-        .collect();
+/// Runs all commands that the lab prints, as a user pastes them.
+fn paste(lines: &[String]) -> Outcome {
+    let commands = lines.iter().filter_map(|line| line.strip_prefix("    "));
+    let script = format!("set -e\n{}", commands.collect::<Vec<_>>().join("\n"));
     let mut command = Command::new("bash");
-    command.args(["-c", &format!("{exports}{script}")]).env_remove("KUBECONFIG");
-    Outcome::of(command)
+    command.args(["-c", &script]).env_remove("KUBECONFIG");
+    Child::start_for(command, LIFETIME).finish()
 }
 
 fn runs(test: &str, engine: &str, sizes: &str) {
@@ -124,21 +126,18 @@ fn runs(test: &str, engine: &str, sizes: &str) {
     }
     let second = Outcome::of(lab(&folder, &[])).exits(1);
     assert!(second.stderr.contains("a lab runs in"), "{second:?}");
-    let example = folder.join("example.yaml");
-    // Service accounts and the API's description come a moment after the API server.
-    until("the example is applied", || {
-        let applied = pasted(&lines, &format!("kubectl apply -f {}", example.display()));
-        (applied.code() == Some(0)).then_some(())
-    });
-    until("its pods are ready", || {
-        let wait = "kubectl wait --for=condition=Ready pod/slow pod/fast --timeout=60s";
-        (pasted(&lines, wait).code() == Some(0)).then_some(())
-    });
-    let filled = pasted(&lines, "kubectl exec slow -- alloc_fill 64M").exits(0);
-    let granted = filled.number("granted");
+    let pasted = paste(&lines).exits(0);
+    let number = |pod: &str, key: &str| {
+        let mut lines = pasted.stdout.lines().filter_map(|line| line.strip_prefix(pod));
+        lines.find_map(|line| serde_json::from_str::<Value>(line).ok()?[key].as_u64())
+    };
+    let granted = number("", "granted").expect("a sum");
     assert!((3 << 30..4 << 30).contains(&granted), "{granted} bytes of a limit of 4 GiB");
-    let shown = pasted(&lines, "kubectl inspect gpushare -d").exits(0).stdout;
-    assert!(shown.contains("fast"), "{shown}");
+    let launches = |pod| number(pod, "launches").unwrap_or_else(|| panic!("{pod} {pasted:?}"));
+    assert!(launches("fast: ") > launches("slow: "), "{pasted:?}");
+    let is_listed = |line: &str| line.contains("fast") && line.contains("default");
+    assert!(pasted.stdout.lines().any(is_listed), "{pasted:?}");
+    assert!(pasted.stdout.contains("WEIGHT"), "{pasted:?}");
     Outcome::of(lab(&folder, &["--stop"])).exits(0);
     child.finish().exits(0);
     until_holds("its files are removed", || !folder.join("cluster").exists());

@@ -9,6 +9,7 @@ use std::process::{Command, ExitCode};
 
 use cgpu_e2e::Dist;
 use cgpu_kubernetes_tests::cluster::{Lab, NodeSpec};
+use cgpu_sim::GpuSpec;
 use clap::{Parser, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -26,7 +27,12 @@ struct Arguments {
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=20))]
     nodes: u8,
     /// GPUs of each node: MODEL:MIB,...
-    #[arg(long, default_value = "A100:40960,A100:40960", value_name = "GPUS")]
+    #[arg(
+        long,
+        default_value = "A100:40960,A100:40960",
+        value_name = "GPUS",
+        value_parser = gpus
+    )]
     gpus: String,
     /// How pods get their part of a GPU
     #[arg(long, default_value = "extender")]
@@ -48,6 +54,14 @@ enum Engine {
     Extender,
     /// Claims: the driver for dynamic resource allocation
     Dra,
+}
+
+/// Checks a list of simulated GPUs.
+fn gpus(list: &str) -> Result<String, String> {
+    match GpuSpec::parse_list(list) {
+        Ok(_) => Ok(list.to_owned()),
+        Err(error) => Err(error.to_string().replace("CGPU_SIM_GPUS: ", "")),
+    }
 }
 
 fn main() -> ExitCode {
@@ -99,6 +113,11 @@ fn stop(folder: &Path) -> Result<(), String> {
 }
 
 fn run(arguments: &Arguments, folder: &Path) -> Result<(), String> {
+    // Nodes have another working folder.
+    let absolute = |image: &PathBuf| {
+        image.canonicalize().map_err(|error| format!("cannot read {}: {error}", image.display()))
+    };
+    let images = arguments.image.iter().map(absolute).collect::<Result<Vec<_>, _>>()?;
     let mut file = lock(folder)?;
     file.try_lock().map_err(|_| {
         format!("a lab runs in {}: stop it (cargo xtask lab --stop)", folder.display())
@@ -118,28 +137,31 @@ fn run(arguments: &Arguments, folder: &Path) -> Result<(), String> {
         })
         .collect();
     eprintln!("cgpu-lab: starting {} nodes; this takes a minute or two", nodes.len());
-    let lab = Lab::start(folder, &nodes, &arguments.image)
-        .map_err(|missing| instructions(&missing, folder))?;
+    let lab =
+        Lab::start(folder, &nodes, &images).map_err(|missing| instructions(&missing, folder))?;
     let example = folder.join("example.yaml");
     // Both pods are to be on one GPU.
     let claims = CLAIMS
         .replace("  containers:", "  nodeSelector: {kubernetes.io/hostname: n1}\n  containers:");
     let text = if arguments.engine == Engine::Dra { &claims } else { UNITS };
     fs::write(&example, text).map_err(|error| error.to_string())?;
+    lab.wait_until_accepted(&example);
     let (kubectl, dist) = (lab.kubectl().display(), Dist::find());
     println!(
-        "The lab runs: {} nodes, each with the simulated GPUs {}.
+        "The lab runs: {} nodes, each with the simulated GPUs {}. In another terminal:
 
     export KUBECONFIG={}
     export PATH={kubectl}:{}:$PATH
     kubectl apply -f {}
-    kubectl wait --for=condition=Ready pod/slow pod/fast
+    kubectl wait --for=condition=Ready pod/slow pod/fast --timeout=2m
     kubectl exec slow -- alloc_fill 64M
-    for pod in slow fast; do echo run 10 | kubectl exec -i $pod -- worker 1000 & done; wait
-    kubectl inspect gpushare -d
+    for pod in slow fast; do
+        echo run 10 | kubectl exec -i $pod -- worker 1000 | sed \"s/^/$pod: /\" &
+    done; wait
+    kubectl inspect cgpu -d
 
-alloc_fill gets 4 GiB and no more. Of two workers, the one in fast launches three times as many
-kernels. To stop: ctrl-C here, or cargo xtask lab --stop.",
+alloc_fill sees a GPU of 4 GiB, and gets what its context leaves of it. Of two workers, the one in
+fast launches three times as many kernels. To stop: ctrl-C here, or cargo xtask lab --stop.",
         nodes.len(),
         arguments.gpus,
         lab.kubeconfig().display(),

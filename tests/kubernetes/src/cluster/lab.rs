@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::assets::Assets;
-use super::{Cluster, Node, NodeSpec};
+use super::{Cluster, Node, NodeSpec, until};
 
 /// Time after which a lab that was forgotten ends.
 const LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -71,6 +71,16 @@ impl Lab {
             let _ = fs::remove_dir_all(left).or_else(|_| fs::remove_file(left));
         }
         files
+    }
+
+    /// Waits until the API server accepts the objects of a file. Service accounts and the
+    /// description of the API come a moment after the server.
+    pub fn wait_until_accepted(&self, file: &Path) {
+        until("the example is accepted", || {
+            let file = file.to_string_lossy();
+            let tried = self.cluster.kubectl(&["apply", "--dry-run=server", "-f", &file]);
+            (tried.code() == Some(0)).then_some(())
+        });
     }
 
     /// Returns the kubeconfig of the lab's administrator.
