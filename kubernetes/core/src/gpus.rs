@@ -34,9 +34,9 @@ pub struct Gpu {
     pub percent: u32,
     /// Number of containers that fit.
     pub containers: u32,
-    /// Whether new pods are placed on it.
+    /// Whether it works, as far as its node knows.
     pub healthy: bool,
-    /// Whether a ConfigMap says otherwise ([`crate::cordon`]).
+    /// Whether a ConfigMap takes it out ([`crate::cordon`]).
     pub cordoned: bool,
 }
 
@@ -56,6 +56,12 @@ impl Gpu {
             healthy: units > 0,
             cordoned: false,
         }
+    }
+
+    /// Returns whether new pods are placed on it.
+    #[must_use]
+    pub fn takes_pods(&self) -> bool {
+        self.healthy && !self.cordoned
     }
 
     /// Returns all of the GPU.

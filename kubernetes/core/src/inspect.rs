@@ -206,7 +206,7 @@ impl NodeView {
                 percent: accounting.held[position].percent,
                 containers: accounting.held[position].containers,
                 weight: weight(accounting, position),
-                healthy: gpu.healthy,
+                healthy: gpu.takes_pods(),
             })
             .collect();
         let pods: Vec<PodView> =

@@ -52,7 +52,7 @@ impl GpuCandidate {
             need,
             free: gpu.whole().without(held),
             overfull: !held.fits(gpu.whole()),
-            healthy: gpu.healthy && !gpu.cordoned,
+            healthy: gpu.takes_pods(),
             large: need.fits(gpu.whole()),
         }
     }

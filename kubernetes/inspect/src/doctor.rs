@@ -109,7 +109,8 @@ async fn examine(
         Err(failure) => return Err(failure.into()),
     };
     let (claims, unread) = ClaimFacts::read(&api).await?;
-    let facts = Facts::new(dialects, nodes, pods, classes, claims);
+    let mut facts = Facts::new(dialects, nodes, pods, classes, claims);
+    facts.cluster.replace_cordons(listing::cordons(&api).await?);
     let namespace = match (&arguments.pod, &arguments.namespace) {
         (Some(_), None) => Some(api.namespace()),
         (_, namespace) => namespace.as_deref(),

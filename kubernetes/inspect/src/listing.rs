@@ -2,8 +2,9 @@
 
 use cgpu_kubernetes_client::{Api, Failure, Query, Record};
 use cgpu_kubernetes_core::cluster::Cluster;
+use cgpu_kubernetes_core::cordon::{self, Cordon};
 use cgpu_kubernetes_core::names::Dialects;
-use cgpu_kubernetes_core::object::{Node, Pod};
+use cgpu_kubernetes_core::object::{ConfigMap, Node, Pod};
 use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_dra::DRIVER;
 
@@ -23,7 +24,18 @@ pub(crate) async fn cluster(
     let pods: Vec<Pod> = all(api, &Query::all().field(NOT_ENDED[0]).field(NOT_ENDED[1])).await?;
     let mut cluster = Cluster::new(dialects);
     cluster.replace(&nodes, &pods);
+    cluster.replace_cordons(cordons(api).await?);
     Ok((cluster, misread(&pods, dialects).into_iter().collect()))
+}
+
+/// Reads the ConfigMaps that take GPUs out. Without the right to do so there are none.
+pub(crate) async fn cordons(api: &Api) -> Result<Vec<Cordon>, Error> {
+    let maps = Query::all().namespace(cordon::NAMESPACE);
+    match api.list_each(&maps, |map: ConfigMap| Cordon::of(&map)).await {
+        Ok(list) => Ok(list.items.into_iter().flatten().collect()),
+        Err(Failure::Refused { code: 403, .. }) => Ok(Vec::new()),
+        Err(failure) => Err(failure.into()),
+    }
 }
 
 /// Returns a warning if pods show that the extender reads other names than this program.

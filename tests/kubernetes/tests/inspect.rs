@@ -249,6 +249,37 @@ fn pods_of_the_other_dialect_cause_a_warning() {
     assert!(wrong.contains("leave out --hami, unless"), "{wrong}");
 }
 
+/// The extender places no pods on it, so it is not shown as healthy.
+#[test]
+fn gpu_that_a_config_map_takes_out_is_shown() {
+    let server = documented();
+    server.put(
+        "configmaps",
+        json!({"metadata": {"name": "unhealthy-gpu-sd-cluster-04", "namespace": "kube-system"},
+               "data": {"gpus": "0"}}),
+    );
+    let healthy = || -> Vec<Value> {
+        let text = inspect(&server, &["-o", "json"]).exits(0).stdout;
+        let json: Value = serde_json::from_str(&text).expect("JSON");
+        let nodes = json["nodes"].as_array().expect("nodes").iter();
+        nodes.map(|node| node["gpus"][0]["healthy"].clone()).collect()
+    };
+    assert_eq!(healthy(), [false, true]);
+    let doctor = || inspect(&server, &["doctor", "--root", "/nonexistent"]).stdout;
+    assert!(doctor().contains("gpu_taken_out"), "{}", doctor());
+    // Without the right to read it, the rest is shown.
+    let refuse = || {
+        let refuse = FaultAction::Refuse(403, "Forbidden");
+        server.fault(Fault::next("GET", "kube-system/configmaps", refuse));
+    };
+    refuse();
+    assert_eq!(healthy(), [true, true]);
+    refuse();
+    let outcome = inspect(&server, &["doctor", "--root", "/nonexistent"]);
+    assert!(!outcome.stdout.contains("gpu_taken_out"), "{outcome:?}");
+    assert!(outcome.stdout.contains("2 nodes"), "{outcome:?}");
+}
+
 #[test]
 fn large_cluster_is_read_in_pages() {
     let server = ApiServer::start();

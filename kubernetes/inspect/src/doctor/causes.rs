@@ -219,6 +219,9 @@ cgpu_diagnosis::causes! {
         "A GPU is unhealthy: no new pods are placed on it.",
         "Read the driver's messages (dmesg, nvidia-smi -q); the GPU is used again when it is \
          healthy.";
+    GpuTakenOut, NoGpu, ByDesign, "gpu_taken_out",
+        "The ConfigMap unhealthy-gpu-NODE takes a GPU out: no new pods are placed on it.",
+        "Delete the ConfigMap (namespace kube-system) to have the GPU used again.";
     OverFull, NoGpu, Wrong, "over_full",
         "Pods hold more of a GPU than it has: no new pods are placed on it.",
         "Find its pods (kubectl inspect gpushare -d), and delete those that bypassed the extender.";

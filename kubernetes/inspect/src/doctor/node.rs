@@ -70,8 +70,12 @@ pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
     }
     for (at, gpu) in gpus.gpus.iter().enumerate() {
         let uuid = gpu.uuid.as_deref().unwrap_or("no name");
+        let title = format!("GPU {} ({uuid})", gpu.index);
         if !gpu.healthy {
-            findings.add(Cause::GpuUnhealthy, &subject, format!("GPU {} ({uuid})", gpu.index));
+            findings.add(Cause::GpuUnhealthy, &subject, &title);
+        }
+        if gpu.cordoned {
+            findings.add(Cause::GpuTakenOut, &subject, &title);
         }
         if accounting.is_overfull(gpus, at) {
             let held = accounting.held.get(at).map_or(0, |share| share.units);

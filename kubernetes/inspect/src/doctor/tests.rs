@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use cgpu_diagnosis::fixture;
+use cgpu_kubernetes_core::cordon::Cordon;
 use cgpu_kubernetes_core::names::Dialects;
 use serde_json::{Value, json};
 
@@ -316,6 +317,12 @@ fn nodes_without_gpus_have_a_cause() {
     let unhealthy = Cluster::healthy()
         .on(|node| node["metadata"]["annotations"]["cgpu.dev/gpus"] = json!(unhealthy.to_string()));
     assert_eq!(unhealthy.names(), ["gpu_unhealthy"]);
+    let mut facts = Cluster::healthy().facts(ClaimFacts::default());
+    let node = "one".to_owned();
+    facts.cluster.replace_cordons([Cordon { node, gpus: [1].into(), ..Cordon::default() }]);
+    let mut findings = Findings::default();
+    diagnose(&facts, &Scope::default(), &mut findings).unwrap();
+    assert_eq!(findings.names(), ["gpu_taken_out"]);
     let over = Cluster::healthy().with(running("b", 13));
     assert_eq!(over.names(), ["over_full"]);
     let placed = Cluster::healthy()
