@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cgpu_kubernetes_client::{Api, EventHandler, Failure, List};
@@ -29,18 +30,22 @@ pub(crate) type Slices = Option<BTreeMap<String, Existing>>;
 
 /// What the API server has of this node, slices of other drivers included.
 #[derive(Clone, Debug)]
-pub(crate) struct Published(Arc<watch::Sender<Slices>>);
+pub(crate) struct Published {
+    slices: Arc<watch::Sender<Slices>>,
+    /// Version up to which the watch has reported all changes.
+    reported: Arc<AtomicU64>,
+}
 
 impl Default for Published {
     fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(None)))
+        Self { slices: Arc::new(watch::Sender::new(None)), reported: Arc::default() }
     }
 }
 
 impl Published {
     /// Returns the devices that an earlier driver has published.
     pub(crate) async fn earlier(&self) -> Vec<Earlier> {
-        let mut slices = self.0.subscribe();
+        let mut slices = self.slices.subscribe();
         let known = slices.wait_for(Option::is_some).await;
         let known = known.ok().and_then(|known| known.clone()).unwrap_or_default();
         earlier_devices(own(&known))
@@ -48,19 +53,26 @@ impl Published {
 
     /// Returns all slices by name; none before the first list.
     pub(crate) fn slices(&self) -> watch::Receiver<Slices> {
-        self.0.subscribe()
+        self.slices.subscribe()
     }
 
-    fn put(&self, slice: Existing) {
-        self.0.send_if_modified(|known| {
-            let Some(known) = known else { return false };
+    /// Adds a slice that the API server has just returned, unless the watch has reported it: it
+    /// may have been deleted since.
+    fn put_written(&self, slice: Existing) {
+        let version = slice.metadata.resource_version.parse().unwrap_or(u64::MAX);
+        self.put(slice, || version > self.reported.load(Ordering::Acquire));
+    }
+
+    fn put(&self, slice: Existing, is_new: impl Fn() -> bool) {
+        self.slices.send_if_modified(|known| {
+            let Some(known) = known.as_mut().filter(|_| is_new()) else { return false };
             let name = slice.metadata.name.clone();
             known.insert(name, slice.clone()) != Some(slice)
         });
     }
 
     fn remove(&self, name: &str) {
-        self.0.send_if_modified(|known| {
+        self.slices.send_if_modified(|known| {
             known.as_mut().is_some_and(|known| known.remove(name).is_some())
         });
     }
@@ -75,15 +87,19 @@ impl EventHandler<Slice> for Published {
 
     fn replace(&self, all: List<Existing>) {
         let named = |slice: Existing| (slice.metadata.name.clone(), slice);
-        self.0.send_replace(Some(all.items.into_iter().map(named).collect()));
+        self.slices.send_replace(Some(all.items.into_iter().map(named).collect()));
     }
 
     fn apply(&self, slice: Slice) {
-        self.put(slice.0);
+        self.put(slice.0, || true);
     }
 
     fn delete(&self, slice: Slice) {
         self.remove(&slice.0.metadata.name);
+    }
+
+    fn caught_up(&self, version: &str) {
+        self.reported.store(version.parse().unwrap_or(0), Ordering::Release);
     }
 }
 
@@ -94,7 +110,7 @@ pub(crate) async fn publish(
     published: &Published,
     mut pool: watch::Receiver<ObservedPool>,
 ) {
-    let mut slices = published.0.subscribe();
+    let mut slices = published.slices();
     // When slices were written last that had been stored without shares.
     let mut unshared: Option<Instant> = None;
     loop {
@@ -149,12 +165,12 @@ async fn write(
         match change {
             Change::Create(slice) => {
                 let created: Slice = api.create("", &slice.to_json(&uid)).await?;
-                published.put(created.0);
+                published.put_written(created.0);
             }
             Change::Replace(slice) => {
                 let name = &slice.metadata.name;
                 let replaced: Slice = api.replace("", name, &slice.to_json(&uid)).await?;
-                published.put(replaced.0);
+                published.put_written(replaced.0);
             }
             Change::Delete(name) => match api.delete::<Slice>("", &name).await {
                 Ok(()) | Err(Failure::NotFound(_)) => published.remove(&name),
@@ -164,4 +180,30 @@ async fn write(
     }
     info!("the ResourceSlices are written");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slice(version: &str) -> Slice {
+        let metadata = serde_json::json!({"name": "s", "resourceVersion": version});
+        serde_json::from_value(serde_json::json!({"metadata": metadata})).unwrap()
+    }
+
+    /// The answer to a write may be read after the watch has reported the slice, and its deletion.
+    #[test]
+    fn late_answer_does_not_restore_a_deleted_slice() {
+        let published = Published::default();
+        let names = || published.slices().borrow().clone().unwrap().len();
+        published.replace(List { items: Vec::new(), version: "5".into() });
+        published.caught_up("5");
+        published.apply(slice("6"));
+        published.caught_up("6");
+        published.delete(slice("7"));
+        published.put_written(slice("6").0);
+        assert_eq!(names(), 0);
+        published.put_written(slice("8").0);
+        assert_eq!(names(), 1);
+    }
 }
