@@ -222,20 +222,22 @@ impl Fixture {
         command
     }
 
+    /// Returns what `cgpu smi --json` reports of a container on one of its GPUs.
+    #[must_use]
+    pub fn on_its_gpu(&self, container: &Container, gpu: usize) -> serde_json::Value {
+        // The monitor lists a container before it has opened its files.
+        self.eventually("the container's GPUs", || {
+            self.accounting(container)["gpus"].get(gpu).cloned()
+        })
+    }
+
     /// Returns the bytes that `cgpu smi --json` reports as charged to a container on a GPU, for its
     /// live and its exited processes.
     #[must_use]
     pub fn used(&self, container: &Container, gpu: usize) -> u64 {
-        // The monitor lists a container before it has opened its files.
-        let accounting = self.eventually("the container's GPUs", || {
-            let found = self.accounting(container);
-            (!found["gpus"][gpu].is_null()).then_some(found)
-        });
-        let number = |key: &str| {
-            accounting["gpus"][gpu][key]
-                .as_u64()
-                .unwrap_or_else(|| panic!("no {key} in {accounting:#}"))
-        };
+        let shown = self.on_its_gpu(container, gpu);
+        let number =
+            |key: &str| shown[key].as_u64().unwrap_or_else(|| panic!("no {key} in {shown:#}"));
         number("used") + number("implicit") + number("orphan")
     }
 

@@ -16,8 +16,8 @@ fn holder(fixture: &Fixture, container: &Container, bytes: &str) -> Child {
 }
 
 fn share(fixture: &Fixture, container: &Container, key: &str) -> i64 {
-    let accounting = fixture.accounting(container);
-    accounting["gpus"][0][key].as_i64().unwrap_or_else(|| panic!("no {key} in {accounting:#}"))
+    let gpu = fixture.on_its_gpu(container, 0);
+    gpu[key].as_i64().unwrap_or_else(|| panic!("no {key} in {gpu:#}"))
 }
 
 #[test]

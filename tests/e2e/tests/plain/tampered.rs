@@ -10,8 +10,8 @@ const MARGIN: u64 = 512;
 /// Size of a context on the simulated GPU.
 const CONTEXT: u64 = 256;
 
-/// Starts the hostile program in a run of `LIMIT`, as several processes. They begin when all have
-/// contexts.
+/// Starts the hostile program in a run of `LIMIT`, as several processes. They copy the region when
+/// all have contexts, and begin when all have copied it.
 fn rewind(fixture: &Fixture, processes: usize) -> Child {
     let (root, rewind) = (fixture.root(), fixture.dist().program("rewind"));
     let go = fixture.path("go");
@@ -24,6 +24,8 @@ fn rewind(fixture: &Fixture, processes: usize) -> Child {
     let mut tenant = Child::start_for(command, fixture.lifetime());
     (0..processes).for_each(|_| assert_eq!(held(&mut tenant), 0));
     fs::write(&go, "").expect("a file");
+    (0..processes).for_each(|_| assert_eq!(held(&mut tenant), 0));
+    fs::remove_file(&go).expect("no file");
     tenant
 }
 
