@@ -14,7 +14,7 @@
 //! harm. Connected clients are disconnected and send their requests again, which every request
 //! allows.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use cgpu_client::message::{Errno, Refusal, Registration};
@@ -81,6 +81,14 @@ pub struct TransferredGpu {
     pub gpu: GpuState,
     /// State of each container, by its directory.
     pub containers: Vec<(PathBuf, TenantState)>,
+}
+
+impl TransferredGpu {
+    /// Takes the state of the container of a directory.
+    pub(crate) fn take(&mut self, dir: &Path) -> Option<TenantState> {
+        let at = self.containers.iter().position(|own| own.0 == dir)?;
+        Some(self.containers.swap_remove(at).1)
+    }
 }
 
 /// Starts a successor and watches it.

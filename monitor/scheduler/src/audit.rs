@@ -20,7 +20,9 @@
 //! two at each of its own slices. The container pays all of that, and the others get it back.
 
 use cgpu_shm::units::Nanos;
+use serde::{Deserialize, Serialize};
 
+use super::accounting::Account;
 use super::gpu::Gpu;
 use super::policy::Policy;
 use super::refill::{part, signed};
@@ -62,6 +64,18 @@ pub(super) struct Audit {
     /// It counts as hiding work until then, and for so long each time.
     hides_until: Nanos,
     hides_for: Nanos,
+}
+
+/// What an upgrade transfers of a container's audits: without it a container that hides work would
+/// be an honest one for the first seconds of each monitor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AuditState {
+    counted_until: u64,
+    hides_until: u64,
+    hides_for: u64,
+    unreported: i64,
+    excess: i64,
 }
 
 /// Shortest time of an audit.
@@ -157,6 +171,33 @@ impl Gpu {
             if lost || tenant.gate.turn & 0xff == OPEN {
                 tenant.audit.unmetered = tenant.audit.unmetered + time;
             }
+        }
+    }
+}
+
+impl Audit {
+    pub(super) const fn transfer(&self) -> AuditState {
+        AuditState {
+            counted_until: self.counted_until.0,
+            hides_until: self.hides_until.0,
+            hides_for: self.hides_for.0,
+            unreported: self.unreported,
+            excess: self.excess,
+        }
+    }
+
+    /// Begins anew from the restored account, with what was known before. Impossible values are
+    /// bounded.
+    pub(super) fn restore(account: &Account, state: &AuditState) -> Self {
+        Self {
+            charged: account.charged,
+            reported: account.reported,
+            counted_until: Nanos(state.counted_until),
+            hides_until: Nanos(state.hides_until),
+            hides_for: Nanos(state.hides_for).min(HIDES_FOR.1),
+            unreported: state.unreported.clamp(0, 2 * MAX_UNREPORTED),
+            excess: state.excess.clamp(-MAX_LATE, LEAST_CHARGE),
+            ..Self::default()
         }
     }
 }
@@ -289,6 +330,25 @@ mod tests {
         assert!(!gpu.queue[0].hides_work(gpu.audits.last), "it may yet report its kernel");
         assert_eq!(seconds(&mut gpu, &[(Some(75), 250); 2]), (2, ms(1500 - 490)));
         assert!(gpu.queue[0].hides_work(gpu.audits.last));
+    }
+
+    #[test]
+    fn container_that_hides_work_is_known_after_an_upgrade() {
+        let mut gpu = contended();
+        seconds(&mut gpu, &[(Some(75), 250); 4]);
+        let (now, known) = (gpu.audits.last, gpu.queue[0].audit);
+        assert!(gpu.queue[0].hides_work(now));
+        let (state, tenants) = gpu.transfer(now);
+        let mut next = contended();
+        next.audits = Audits { last: now, noted: now, ..Audits::default() };
+        next.restore(state);
+        tenants.iter().for_each(|(id, state)| next.restore_tenant(*id, state));
+        let tenant = &next.queue[0];
+        assert!(tenant.hides_work(now) && tenant.is_doubted(now));
+        assert!(!tenant.hides_work(now + known.hides_for));
+        assert_eq!(tenant.audit.unreported, known.unreported);
+        // The second after the first one is compared.
+        assert_eq!(seconds(&mut next, &[(Some(75), 250); 2]).0, 1);
     }
 
     #[test]

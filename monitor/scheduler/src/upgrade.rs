@@ -7,6 +7,7 @@
 use cgpu_shm::units::Nanos;
 use serde::{Deserialize, Serialize};
 
+use super::audit::{Audit, AuditState};
 use super::gpu::Gpu;
 use super::step::TenantId;
 use super::turns::Cause;
@@ -60,6 +61,8 @@ pub struct TenantState {
     pub switch_cost: (u64, u32),
     /// Its reports are ignored until then.
     pub distrusted_until: u64,
+    /// What NVML's figures told of it.
+    pub audit: AuditState,
 }
 
 impl Gpu {
@@ -88,6 +91,7 @@ impl Gpu {
                 duty: tenant.duty,
                 switch_cost: (tenant.switch_cost.0.0, tenant.switch_cost.1),
                 distrusted_until: tenant.distrusted_until.0,
+                audit: tenant.audit.transfer(),
             };
             (tenant.id, state)
         });
@@ -107,7 +111,6 @@ impl Gpu {
         tenant.balance = state.balance;
         tenant.debt = Nanos(state.debt);
         tenant.account.charged = Nanos(state.charged);
-        tenant.audit.charged = tenant.account.charged;
         tenant.account.forgiven = Nanos(state.forgiven);
         tenant.account.reported = Nanos(state.reported);
         tenant.account.turns = state.turns.min(MAX_RESTORED);
@@ -120,6 +123,7 @@ impl Gpu {
         tenant.duty = (state.duty.0.min(1000), state.duty.1);
         tenant.switch_cost = (learned(state.switch_cost.0), state.switch_cost.1);
         tenant.distrusted_until = Nanos(state.distrusted_until);
+        tenant.audit = Audit::restore(&tenant.account, &state.audit);
     }
 }
 

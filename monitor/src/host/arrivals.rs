@@ -117,7 +117,7 @@ impl Host {
                 self.closed.push(FileRequest { tenant, dir: container.dir.clone(), task });
             }
             for gpu in &mut self.transferred {
-                gpu.containers.retain(|own| own.0 != container.dir);
+                gpu.take(&container.dir);
             }
             tracing::info!("container {} removed", container.id);
             self.forget_settings(&container.id);

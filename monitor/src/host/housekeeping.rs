@@ -255,11 +255,12 @@ impl Host {
                     let capacity = Capacity::on(device, &self.containers);
                     device.scheduler.admit(now, tenant, capacity.of(container));
                     let uuid = device.uuid.to_string();
-                    let gpu = self.transferred.iter().find(|gpu| gpu.uuid == uuid);
-                    let own = gpu
-                        .and_then(|gpu| gpu.containers.iter().find(|own| own.0 == container.dir));
-                    if let Some((_, state)) = own {
-                        device.scheduler.restore_tenant(tenant, state);
+                    let mut gpus = self.transferred.iter_mut();
+                    let gpu = gpus.find(|gpu| gpu.uuid == uuid);
+                    // Once: it may leave and come back.
+                    let own = gpu.and_then(|gpu| gpu.take(&container.dir));
+                    if let Some(state) = own {
+                        device.scheduler.restore_tenant(tenant, &state);
                     }
                 }
                 device.stale |= changed || !known;
@@ -293,6 +294,7 @@ mod tests {
     use std::os::fd::BorrowedFd;
     use std::path::Path;
 
+    use cgpu_scheduler::upgrade::TenantState;
     use cgpu_shm::gpus::Gpu;
     use cgpu_shm::liveness::Liveness;
     use cgpu_shm::region::{Bell, Region as Shared, RegionSpec};
@@ -306,6 +308,7 @@ mod tests {
     use super::super::file_workers::FileOutcome;
     use super::super::findings::tests::{A, host};
     use super::*;
+    use crate::upgrade::TransferredGpu;
     use crate::watcher::ProcessId;
 
     /// Locked by a test for as long as a query takes.
@@ -450,6 +453,26 @@ mod tests {
         host.settings.containers.clear();
         host.set_limits(B);
         assert_eq!(seen(1, 4000), Bytes(4000), "as it was started");
+    }
+
+    #[test]
+    fn transferred_state_is_restored_to_a_container_once() {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        start(&directory.path().join("b"));
+        let mut host = host_with_settings(directory.path());
+        let state = TenantState { forgiven: 9, ..TenantState::default() };
+        let containers = vec![(directory.path().join("b"), state)];
+        let uuid = GPU.to_string();
+        host.transferred = vec![TransferredGpu { uuid, containers, ..TransferredGpu::default() }];
+        let mut forgiven = |now| {
+            host.update_membership(now, B, true);
+            let device = host.devices.iter_mut().find(|device| device.uuid == GPU).unwrap();
+            let forgiven = device.scheduler.share(now, B).unwrap().account.forgiven;
+            device.scheduler.dismiss(now, B);
+            forgiven
+        };
+        assert_eq!(forgiven(Nanos(1)), Nanos(9));
+        assert_eq!(forgiven(Nanos(2)), Nanos::ZERO, "it has left and come back");
     }
 
     #[test]
