@@ -8,7 +8,7 @@
 //!
 //! A container keeps credit while it wants the GPU; otherwise credit ends at one slice. If the
 //! shares add up to the whole GPU, switches cost time that no container has: the credit that cannot
-//! be redeemed is taken back from all, in proportion to their shares.
+//! be redeemed is taken back from those that have the most for their shares.
 
 use cgpu_shm::units::Nanos;
 
@@ -20,6 +20,45 @@ use super::tenants::Tenant;
 
 /// Most credit of a container, in rounds.
 const MAX_ROUNDS: u64 = 4;
+
+/// Credit of a container that wants the GPU.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    at: usize,
+    weight: u64,
+    credit: i64,
+}
+
+/// Returns how much credit each container loses so that their sum falls by `excess`: those with the
+/// most for their weight, down to the same for each weight. One that saves up turns which it does
+/// not use takes nothing from those that use theirs.
+fn excesses(mut claims: Vec<Claim>, excess: i128) -> Vec<(usize, i64)> {
+    if excess <= 0 {
+        return Vec::new();
+    }
+    let most = |claim: &Claim, other: &Claim| {
+        let own = i128::from(claim.credit) * i128::from(other.weight);
+        (i128::from(other.credit) * i128::from(claim.weight)).cmp(&own)
+    };
+    claims.sort_by(most);
+    // What is left for so much weight: the level.
+    let (mut left, mut weight) = (-excess, 0);
+    let mut count = 0;
+    for claim in &claims {
+        if count > 0 && left * i128::from(claim.weight) >= i128::from(claim.credit) * weight {
+            break;
+        }
+        left += i128::from(claim.credit);
+        weight += i128::from(claim.weight);
+        count += 1;
+    }
+    let above = |claim: &Claim| {
+        let level = left * i128::from(claim.weight) / weight.max(1);
+        let above = i128::from(claim.credit) - level;
+        (claim.at, i64::try_from(above).unwrap_or(i64::MAX))
+    };
+    claims[..count].iter().map(above).collect()
+}
 
 impl Gpu {
     /// Returns what the shares of all members are parts of: the GPU, or their sum if that is
@@ -52,15 +91,13 @@ impl Gpu {
             let limit = limit.saturating_add(owed).max(tenant.balance);
             tenant.balance = tenant.balance.saturating_add(signed(gain - repaid)).min(limit);
             if wants {
-                claims.push((at, weight, tenant.balance.saturating_sub(owed)));
+                claims.push(Claim { at, weight, credit: tenant.balance.saturating_sub(owed) });
             }
         }
-        let sum = claims.iter().map(|claim| i128::from(claim.2)).sum::<i128>();
-        let excess = u64::try_from(sum - i128::from(self.tuning.max_round.0)).unwrap_or(0);
-        let weights = claims.iter().map(|claim| claim.1).sum::<u64>();
-        for (at, weight, _) in claims {
+        let sum = claims.iter().map(|claim| i128::from(claim.credit)).sum::<i128>();
+        for (at, excess) in excesses(claims, sum - i128::from(self.tuning.max_round.0)) {
             let tenant = &mut self.queue[at];
-            tenant.balance = tenant.balance.saturating_sub(signed(part(excess, weight, weights)));
+            tenant.balance = tenant.balance.saturating_sub(excess);
         }
     }
 
@@ -148,14 +185,25 @@ mod tests {
     }
 
     #[test]
-    fn credit_beyond_a_round_is_taken_back_in_proportion_to_shares() {
-        let mut gpu = fixed(&[75, 25]);
-        gpu.queue.iter_mut().for_each(|tenant| tenant.balance = 35 * MS);
-        gpu.accrue(NOW, NOW);
-        assert_eq!(balances(&gpu), [20 * MS, 30 * MS]);
-        // A round's worth is kept.
-        gpu.accrue(NOW, NOW);
-        assert_eq!(balances(&gpu), [20 * MS, 30 * MS]);
+    fn credit_beyond_a_round_is_taken_back_from_those_with_the_most_for_their_share() {
+        for (shares, before, after) in [
+            (&[75, 25][..], &[35, 35][..], &[35, 15][..]),
+            (&[50, 50], &[10, 90], &[10, 40]),
+            (&[60, 20, 20], &[60, 20, 20], &[30, 10, 10]),
+            (&[50, 25, 25], &[-10, 50, 30], &[-10, 30, 30]),
+            (&[50, 50], &[20, 30], &[20, 30]),
+        ] {
+            let mut gpu = fixed(shares);
+            for (tenant, balance) in gpu.queue.iter_mut().zip(before) {
+                tenant.balance = balance * MS;
+            }
+            // A round's worth is kept.
+            for _ in 0..2 {
+                gpu.accrue(NOW, NOW);
+                let after: Vec<i64> = after.iter().map(|balance| balance * MS).collect();
+                assert_eq!(balances(&gpu), after, "{shares:?} {before:?}");
+            }
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::gpu::Gpu;
 use super::refill::signed;
 use super::step::{Sharing, TenantId, WAIT};
 use super::tenants::Tenant;
-use super::turns::{Finding, Phase};
+use super::turns::{Cause, Finding, Phase};
 
 impl Gpu {
     /// Charges the time since the last step to the containers whose work runs beside others' turns:
@@ -114,6 +114,8 @@ impl Gpu {
         let tenant = &mut self.queue[at];
         let reported = tenant.account.reported - closed.reported;
         let (charge, finding) = closed.charge(reported, trusted, switch_cost);
+        tenant.has_wasted =
+            reported == Nanos::ZERO && matches!(closed.cause, Cause::Silent | Cause::Missed);
         tenant.learn_end(&closed, early, late, &tuning);
         tenant.learn(&closed, reported, finding, &tuning);
         match finding {

@@ -146,6 +146,8 @@ pub(crate) struct Process {
     pub(crate) dead: bool,
     /// It bypasses the gate.
     pub(crate) ungated: bool,
+    /// It takes turns and launches nothing, and is at the gate again so long after each.
+    pub(crate) wastes: Option<u64>,
     /// Its open gate bounds the work in flight, which is then reported.
     pub(crate) bounded: bool,
     /// Times of its bursts, from the first launch to the end of the last kernel.
@@ -198,6 +200,7 @@ impl Process {
             stopped: false,
             dead: false,
             ungated: false,
+            wastes: None,
             bounded: false,
             bursts: Vec::new(),
             began: 0,
@@ -349,6 +352,17 @@ impl Process {
             let was = self.cell.active;
             self.cell.active = now;
             self.publish(now, siblings);
+            if let Some(pause) = self.wastes {
+                // It is active once a turn, and once when it waits.
+                let before = (self.cell.waiting, self.held);
+                self.thread = Thread::Launches(now + self.waste(page, pause));
+                if before == (self.cell.waiting, self.held) {
+                    self.cell.active = was;
+                } else {
+                    asked.notify = page.notify_requested;
+                }
+                return;
+            }
             match page.turn & 0xff {
                 OPEN => {
                     self.held = false;
@@ -448,6 +462,20 @@ impl Process {
         } else {
             Thread::Launches(now + launches * 3 * US)
         };
+    }
+
+    /// Waits for a turn, has it, or pauses after it; returns when to look again.
+    fn waste(&mut self, page: &Page, pause: u64) -> u64 {
+        const LOOKS: u64 = 20 * US;
+        if page.turn & 0xff == YOURS {
+            (self.cell.waiting, self.held) = (0, true);
+            return LOOKS;
+        }
+        if std::mem::take(&mut self.held) && pause > 0 {
+            return pause;
+        }
+        self.cell.waiting = 1;
+        LOOKS
     }
 
     fn mark(&mut self, now: u64) {
