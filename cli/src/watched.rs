@@ -17,6 +17,14 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
         if let Some(why) = gpu.limits_unverified.as_ref().filter(|_| !is_by_design) {
             lines.push(format!("GPU {}: limits unverified: {}", gpu.index, printable(why)));
         }
+        if gpu.memory_unattributed > 0 {
+            lines.push(format!(
+                "GPU {}: {} MiB that no process has and no container is charged for: cgpu doctor \
+                 says why",
+                gpu.index,
+                mib(gpu.memory_unattributed)
+            ));
+        }
         if let Some(why) = &gpu.mps {
             lines.push(format!("GPU {}: policy 5 for now: {}", gpu.index, printable(why)));
         }

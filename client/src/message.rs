@@ -379,6 +379,10 @@ pub struct GpuStatus {
     pub memory_total: u64,
     /// Memory used by all processes in bytes, by NVML; none without NVML.
     pub memory_used: Option<u64>,
+    /// Memory in use that no process has and no container is charged for, in bytes; 0 up to 256
+    /// MiB, and where NVML does not tell.
+    #[serde(default)]
+    pub memory_unattributed: u64,
     /// 0..5.
     pub policy: u32,
     /// Its capacity in units for containers.

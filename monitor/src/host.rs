@@ -30,6 +30,7 @@ mod mps;
 mod probe_results;
 pub(crate) mod region;
 mod turns;
+mod unattributed;
 mod upgrade;
 mod verification;
 

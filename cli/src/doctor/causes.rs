@@ -160,6 +160,9 @@ cgpu_diagnosis::causes! {
     LimitsUnverified, Memory, Wrong, "limits_unverified",
         "NVML does not report what the containers hold of a GPU: only their own accounting is compared with their limits.",
         "Run the monitor in the host's PID namespace. Some MIG and WSL drivers have no such figures: do not give those GPUs to tenants that you do not trust.";
+    UnattributedMemory, Memory, Wrong, "unattributed_memory",
+        "Memory of the GPU is in use that no process has and no container is charged for: a container exported it and ended, and another program still holds a descriptor of it.",
+        "Find the program among those that have the driver's files open (sudo lsof /dev/nvidiactl) and do not use the GPU, and end it.";
     Hmm, Memory, Wrong, "hmm",
         "HMM is on: a kernel that uses memory of plain malloc can move it to the GPU, where no limit counts it.",
         "Write `options nvidia_uvm uvm_disable_hmm=1` into a file in /etc/modprobe.d, and restart the host. Kernels can then no longer use memory of plain malloc.";

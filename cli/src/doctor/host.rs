@@ -105,6 +105,11 @@ pub(crate) fn check_status(status: &Status, only: Option<&str>, findings: &mut F
     let wanted: Vec<&ContainerStatus> =
         status.containers.iter().filter(|one| only.is_none_or(|id| one.id == id)).collect();
     for gpu in &status.gpus {
+        if only.is_none() && gpu.memory_unattributed > 0 {
+            let subject = format!("GPU {}", gpu.index);
+            let text = format!("{} MiB", mib(gpu.memory_unattributed));
+            findings.add(Cause::UnattributedMemory, &subject, &text);
+        }
         if !wanted.iter().any(|one| one.gpus.iter().any(|share| share.gpu == gpu.index)) {
             continue;
         }

@@ -406,6 +406,8 @@ fn status_of_monitor_and_gpus_has_causes() {
         status.gpus[0].limits_unverified = Some("NVML does not answer.".into());
     };
     assert_eq!(causes_of(unverified), ["limits_unverified"]);
+    let unattributed = |status: &mut Status| status.gpus[0].memory_unattributed = 900 << 20;
+    assert_eq!(causes_of(unattributed), ["unattributed_memory"]);
     // A GPU without a container has no findings.
     assert_eq!(causes_of(|status| status.containers.clear()), [""; 0]);
 }

@@ -107,6 +107,7 @@ fn gpu(host: &Host, at: usize) -> GpuStatus {
         pci_bus_id: device.sample.pci_bus_id.clone(),
         memory_total: host.total(device),
         memory_used: device.sample.used,
+        memory_unattributed: device.unattributed.bytes().0,
         policy: device.scheduler.policy().number(),
         max_inst: device.in_force().max_inst(),
         free_weight: host.capacity(device).free(),

@@ -8,6 +8,7 @@ use cgpu_scheduler::{Gpu, TenantId};
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
 
+use super::unattributed::Unattributed;
 use crate::config::Start;
 use crate::probe::GpuSample;
 use crate::settings::GpuSettings;
@@ -32,6 +33,8 @@ pub(crate) struct DeviceState {
     pub(crate) unlisted: BTreeSet<TenantId>,
     /// Those for which the last sample said so.
     doubtful: BTreeSet<TenantId>,
+    /// Memory that no process has and no container is charged for.
+    pub(crate) unattributed: Unattributed,
     /// Why its containers have no turns, whatever policy is set: MPS. None: they can have turns.
     pub(crate) mps: Option<String>,
     /// Settings made at run time.
@@ -58,6 +61,7 @@ impl DeviceState {
             is_doubtful: false,
             unlisted: BTreeSet::new(),
             doubtful: BTreeSet::new(),
+            unattributed: Unattributed::default(),
             mps: None,
             settings,
             start: start.gpu(index, uuid),

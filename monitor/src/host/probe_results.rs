@@ -125,6 +125,8 @@ impl Host {
             if let Some(unowned) = unowned {
                 self.take_exported(&samples, unowned);
             }
+            let unattributed = unowned.map(|bytes| self.unattributed(&self.devices[at], bytes));
+            self.devices[at].unattributed.take(now, unattributed);
         }
         self.devices.sort_by_key(|device| device.index);
         let tenants: Vec<TenantId> = self.containers.keys().copied().collect();

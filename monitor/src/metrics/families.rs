@@ -133,6 +133,10 @@ families! {
     "cgpu_gpu_memory_used", Gauge, Bytes,
         "Memory in use on the GPU by all processes, according to NVML.",
         |of, put| gpus(of, put, none, |gpu| gpu.memory_used.map(float));
+    "cgpu_gpu_memory_unattributed", Gauge, Bytes,
+        "Memory in use on the GPU, beyond 256 MiB, that no process has and no container is charged \
+            for.",
+        |of, put| gpus(of, put, none, |gpu| Some(float(gpu.memory_unattributed)));
     "cgpu_gpu_utilization", Gauge, Ratio,
         "Part of the time for which the GPU computes, according to NVML.",
         |of, put| gpus(of, put, none, |gpu| gpu.utilization.map(percent));

@@ -74,6 +74,7 @@ const OTHERWISE: &[(&str, &str)] = &[
     ("context_turns", COMMANDED),
     ("costs", TIME),
     ("daemon", "is compared in its own test below"),
+    ("deposit", COMMANDED),
     ("fork_bomb", "does not end"),
     ("graph_alternating", LIMITED),
     ("graph_out_of_memory", LIMITED),

@@ -46,6 +46,50 @@ fn record(fixture: &Fixture) -> Value {
     })
 }
 
+/// A container exports memory to a program without CUDA and ends: the memory stays, and no
+/// container is charged for it.
+#[test]
+fn memory_that_outlives_its_container_is_shown() {
+    let fixture = Fixture::new("A10:23028");
+    let _monitor = Monitor::start_with(&fixture, "tree = \"none\"\n");
+    let socket = fixture.path("socket");
+    let mut keeper = fixture.program("deposit");
+    keeper.arg("keep").arg(&socket);
+    let mut keeper = Child::start(keeper);
+    keeper.line();
+    // The program that exports it exits; its container goes on.
+    let program = fixture.dist().program("deposit");
+    let script = format!(
+        "{} give 2G {} </dev/null; echo exited; exec cat",
+        program.display(),
+        socket.display()
+    );
+    let mut container = run(&fixture, "a", &["--mem", "4GiB"], &script);
+    assert!(container.line().contains("given"));
+    assert!(keeper.line().contains("kept"));
+    assert!(container.line().contains("exited"));
+    let smi_of = |key: &str| fixture.smi()["gpus"][0][key].as_u64();
+    fixture.eventually("the container's charge", || {
+        let all = fixture.smi()["containers"].as_array().cloned()?;
+        let charged = all.iter().find(|one| one["id"] == "a")?["gpus"][0]["used"].as_u64();
+        (charged? == 2048 * MIB && smi_of("memory_used")? == 2048 * MIB).then_some(())
+    });
+    // It would count after five seconds.
+    std::thread::sleep(std::time::Duration::from_secs(7));
+    assert_eq!(smi_of("memory_unattributed"), Some(0));
+    container.finish().silent();
+    fixture.eventually("memory of no container", || {
+        (smi_of("memory_unattributed")? == 2048 * MIB).then_some(())
+    });
+    assert!(smi(&fixture).contains("GPU 0: 2048 MiB that no process has"), "{}", smi(&fixture));
+    let root = fixture.root();
+    let doctor = fixture.cgpu(&["doctor", "--json", "--root", &root.to_string_lossy()]);
+    let text = Outcome::of(doctor).stdout;
+    assert!(text.contains("\"unattributed_memory\""), "{text}");
+    keeper.finish().silent();
+    fixture.eventually("no such memory", || (smi_of("memory_unattributed")? == 0).then_some(()));
+}
+
 pub(super) fn counted(fixture: &Fixture, sample: &str) {
     fixture.eventually(sample, || {
         let text = metrics(fixture);
