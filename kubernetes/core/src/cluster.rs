@@ -17,6 +17,7 @@ use crate::object::{Node, Pod};
 use crate::pod_request::{PodObservation, PodRequest};
 use crate::refusal::Refusal;
 use crate::reservation;
+use crate::tentative::TentativePlacements;
 
 /// A node that exists, or that a pod names.
 #[derive(Debug, Default)]
@@ -65,6 +66,7 @@ pub struct Cluster {
     pods: BTreeMap<String, Arc<PodRequest>>,
     /// Uids of unbound pods by the node that they are nominated for.
     nominated: BTreeMap<String, BTreeSet<String>>,
+    tentative: TentativePlacements,
     deleted: DeletedPods,
     /// Indexes of GPUs that get no new pods, by node.
     cordons: BTreeMap<String, BTreeSet<u32>>,
@@ -142,6 +144,7 @@ impl Cluster {
                 self.deleted.add(&uid);
             }
         }
+        self.tentative.retain(|uid| self.pods.contains_key(uid));
         let names: Vec<String> = self.nodes.keys().cloned().collect();
         names.iter().for_each(|name| self.compute(name));
     }
@@ -235,6 +238,7 @@ impl Cluster {
     /// Removes a pod.
     pub fn delete_pod(&mut self, uid: &str) {
         self.deleted.add(uid);
+        self.tentative.end(uid);
         if let Some(pod) = self.pods.remove(uid) {
             self.end_nomination(&pod);
             self.unname_node(&pod);
@@ -257,12 +261,16 @@ impl Cluster {
         name: &str,
     ) -> Option<(&NodeGpus, Cow<'_, NodeAccounting>)> {
         let (node, accounting) = self.node(name)?;
+        let pod = self.tentative.get(&pod.uid).map_or(pod, Arc::as_ref);
         let accounting = match pod.claimed() {
             Some(claimed) if claimed == name => Cow::Owned(accounting.without(node, &pod.uid)),
             _ => Cow::Borrowed(accounting),
         };
-        let Some(nominated) = self.nominated.get(name) else { return Some((node, accounting)) };
-        let nominated = nominated.iter().filter_map(|uid| self.pods.get(uid));
+        let nominated = self.nominated.get(name).into_iter().flatten();
+        // A placement is newer than what the pod's object says.
+        let nominated = nominated.filter(|uid| self.tentative.get(uid).is_none());
+        let nominated = nominated.filter_map(|uid| self.pods.get(uid));
+        let nominated = nominated.chain(self.tentative.on(name));
         let kept = reservation::against(pod, node, &accounting, nominated);
         Some((
             node,
@@ -271,6 +279,22 @@ impl Cluster {
                 Cow::Borrowed(_) => accounting,
             },
         ))
+    }
+
+    /// Places a pod on a node until the scheduler shows where it has put it, in place of an earlier
+    /// placement. `now` is in nanoseconds.
+    pub fn place(&mut self, pod: PodRequest, node: &str, now: u64) {
+        self.tentative.place(pod, node, now);
+    }
+
+    /// Ends the placement of a pod.
+    pub fn end_placement(&mut self, uid: &str) {
+        self.tentative.end(uid);
+    }
+
+    /// Ends the placements whose deadline has passed. To be called often.
+    pub fn expire_placements(&mut self, now: u64) {
+        self.tentative.expire(now);
     }
 
     /// Returns the pod with the claim that the copy knows: a scheduler may not have seen it yet.
@@ -374,6 +398,7 @@ impl Cluster {
         if let (Some(name), None) = (&pod.nominated, &pod.bound) {
             self.nominated.entry(name.clone()).or_default().insert(pod.uid.clone());
         }
+        self.tentative.observe(&pod);
         if let Some(name) = pod.node() {
             self.nodes.entry(name.to_owned()).or_default().pods.insert(pod.uid.clone());
         }

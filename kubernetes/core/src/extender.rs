@@ -14,6 +14,7 @@ use crate::accounting::NodeAccounting;
 use crate::claim::{self, Change};
 use crate::cluster::Cluster;
 use crate::gpus::{NodeGpus, Placement};
+use crate::names::Dialects;
 use crate::object::Pod;
 use crate::placement;
 use crate::pod_request::PodRequest;
@@ -242,6 +243,48 @@ pub fn filter(cluster: &Cluster, candidates: &Candidates) -> Filtered {
         NodeList { items: items.cloned().collect() }
     });
     Filtered { nodes, node_names: names, ..answer }
+}
+
+/// Returns the nodes that fit the pod; of a pod of a gang only the best one, on which it is placed
+/// ([`crate::tentative`]). `now` is in nanoseconds.
+#[must_use]
+pub fn filter_and_place(
+    cluster: &mut Cluster,
+    candidates: &Candidates,
+    placement: Placement,
+    now: u64,
+) -> Filtered {
+    let requesting = candidates.pod.as_ref().and_then(|pod| placed(pod, cluster.dialects()));
+    let Some(pod) = requesting else { return filter(cluster, candidates) };
+    cluster.end_placement(&pod.uid);
+    let mut answer = filter(cluster, candidates);
+    let fitting = Candidates {
+        pod: candidates.pod.clone(),
+        nodes: answer.nodes.clone(),
+        node_names: answer.node_names.clone(),
+    };
+    let ranked = prioritize(cluster, &fitting, placement);
+    let Some(best) = ranked.iter().rev().max_by_key(|priority| priority.score) else {
+        return answer;
+    };
+    if let Some(names) = &mut answer.node_names {
+        names.retain(|name| *name == best.host);
+    }
+    if let Some(nodes) = &mut answer.nodes {
+        nodes.items.retain(|node| node["metadata"]["name"].as_str() == Some(&best.host));
+    }
+    cluster.place(cluster.with_claim(pod), &best.host, now);
+    answer
+}
+
+/// Whether [`filter_and_place`] places the pod.
+#[must_use]
+pub fn is_placed(pod: &Pod, dialects: Dialects) -> bool {
+    placed(pod, dialects).is_some()
+}
+
+fn placed(pod: &Pod, dialects: Dialects) -> Option<PodRequest> {
+    PodRequest::of(pod, dialects).filter(|pod| pod.in_gang && pod.bound.is_none())
 }
 
 /// Scores nodes by how full they would be with the pod.

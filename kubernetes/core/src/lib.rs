@@ -45,6 +45,7 @@ pub mod resource_request;
 pub mod share;
 pub mod slice;
 pub mod tabs;
+pub mod tentative;
 pub mod unit;
 pub mod variables;
 pub mod victims;

@@ -61,6 +61,14 @@ pub const RESOURCES: [Resource; 6] = [
     Resource { name: "nvidia.com/gpucores", dialect: Dialect::Hami, meaning: Meaning::PercentEach },
 ];
 
+/// Labels and annotations by which schedulers know the pods of a gang, besides the fields of
+/// Kubernetes itself.
+pub const GANGS: [&str; 3] = [
+    "scheduling.x-k8s.io/pod-group",
+    "pod-group.scheduling.sigs.k8s.io",
+    "scheduling.k8s.io/group-name",
+];
+
 /// Prefix of pod labels that cgpu interprets.
 pub const POD_LABELS: &str = "aliyun.com/gpu-";
 

@@ -85,6 +85,12 @@ pub struct PodSpec {
     /// Whether it has rules about how pods are spread.
     #[serde(deserialize_with = "is_present", skip_serializing_if = "Not::not")]
     pub topology_spread_constraints: bool,
+    /// Whether it names a group of pods that are scheduled together.
+    #[serde(deserialize_with = "is_present", skip_serializing_if = "Not::not")]
+    pub scheduling_group: bool,
+    /// The same in Kubernetes 1.35.
+    #[serde(deserialize_with = "is_present", skip_serializing_if = "Not::not")]
+    pub workload_ref: bool,
     /// What its runtime class adds to its requests.
     #[serde(deserialize_with = "nullable")]
     pub overhead: BTreeMap<String, Written>,

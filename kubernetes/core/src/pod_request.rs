@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::allocation::Allocation;
 use crate::container_request::ContainerRequest;
 use crate::eviction::Eviction;
-use crate::names::{Dialects, POD_LABELS};
+use crate::names::{Dialects, GANGS, POD_LABELS};
 use crate::object::{Pod, Texts};
 use crate::refusal::Refusal;
 use crate::resource_request::ResourceRequest;
@@ -37,6 +37,8 @@ pub struct PodRequest {
     pub priority: i32,
     /// Node on which room is kept for it.
     pub nominated: Option<String>,
+    /// It is of a gang: its scheduler may hold it back until others have a node.
+    pub in_gang: bool,
     /// What its eviction depends on.
     pub eviction: Eviction,
 }
@@ -68,6 +70,7 @@ impl PodRequest {
             allocation: Allocation::read(&metadata.annotations),
             priority: pod.spec.priority,
             nominated: named(&pod.status.nominated_node_name),
+            in_gang: in_gang(pod),
             eviction: Eviction::of(pod),
         })
     }
@@ -142,6 +145,14 @@ impl PodObservation {
             Self::Ended(uid) | Self::Other(uid) => uid,
         }
     }
+}
+
+fn in_gang(pod: &Pod) -> bool {
+    let of = |texts: &Texts| GANGS.iter().any(|name| texts.contains_key(*name));
+    pod.spec.scheduling_group
+        || pod.spec.workload_ref
+        || of(&pod.metadata.labels)
+        || of(&pod.metadata.annotations)
 }
 
 fn has_ended(pod: &Pod) -> bool {

@@ -7,12 +7,15 @@ use std::time::{Duration, Instant};
 use cgpu_kubernetes_client::{EventHandler, Failure, List};
 use cgpu_kubernetes_core::cluster::Cluster;
 use cgpu_kubernetes_core::cordon::Cordon;
-use cgpu_kubernetes_core::gpus::NodeGpus;
+use cgpu_kubernetes_core::extender::{self, Candidates, Filtered};
+use cgpu_kubernetes_core::gpus::{NodeGpus, Placement};
 use cgpu_kubernetes_core::names::Dialects;
 use cgpu_kubernetes_core::object::{ConfigMap, Node, Pod};
 use cgpu_kubernetes_core::pod_request::PodObservation;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
+
+use crate::binder::now;
 use tracing::warn;
 
 /// Time without an answer of the API server after which the extender is not ready.
@@ -78,6 +81,24 @@ impl ClusterCache {
 
     fn write(&self) -> RwLockWriteGuard<'_, Cluster> {
         self.cluster.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers a filter. A pod of a gang is placed meanwhile.
+    pub(crate) fn filter(&self, candidates: &Candidates, placement: Placement) -> Filtered {
+        let pod = candidates.pod.as_ref();
+        let dialects = self.read().dialects();
+        if pod.is_some_and(|pod| extender::is_placed(pod, dialects)) {
+            let mut cluster = self.cluster.write().unwrap_or_else(PoisonError::into_inner);
+            extender::filter_and_place(&mut cluster, candidates, placement, now())
+        } else {
+            extender::filter(&self.read(), candidates)
+        }
+    }
+
+    /// Ends placements whose deadline has passed.
+    pub(crate) fn expire_placements(&self) {
+        let mut cluster = self.cluster.write().unwrap_or_else(PoisonError::into_inner);
+        cluster.expire_placements(now());
     }
 
     /// Waits until the copy has all changes of pods up to `version`. Returns whether it has.

@@ -205,10 +205,10 @@ impl Handlers {
         if !self.cache.is_listed() {
             return fails("the cluster has not been listed yet; try again".to_owned());
         }
-        let cluster = self.cache.read();
-        match extender::candidates(body, self.whole_nodes, &cluster) {
+        let candidates = extender::candidates(body, self.whole_nodes, &self.cache.read());
+        match candidates {
             Ok(candidates) => {
-                let filtered = extender::filter(&cluster, &candidates);
+                let filtered = self.cache.filter(&candidates, self.placement);
                 self.fragmentation.filtered(&candidates, &filtered);
                 json(&filtered)
             }

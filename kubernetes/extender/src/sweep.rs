@@ -23,6 +23,7 @@ pub(crate) async fn run(
     every: Duration,
 ) {
     loop {
+        cache.expire_placements();
         if *leader.borrow() == Leadership::Own && cache.is_listed() {
             withdraw(&api, &cache).await;
             record_events(&cache, &events);
