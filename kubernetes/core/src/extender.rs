@@ -4,7 +4,7 @@
 //! `bind` depend only on the [`Cluster`]. [`bind`] returns a change; its caller writes it, confirms
 //! the claim and binds the pod ([`crate::claim`]).
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -263,7 +263,7 @@ pub fn filter_and_place(
         nodes: answer.nodes.clone(),
         node_names: answer.node_names.clone(),
     };
-    let ranked = prioritize(cluster, &fitting, placement);
+    let ranked = prioritize(cluster, &fitting, placement, &HashMap::new());
     let Some(best) = ranked.iter().rev().max_by_key(|priority| priority.score) else {
         return answer;
     };
@@ -287,12 +287,15 @@ fn placed(pod: &Pod, dialects: Dialects) -> Option<PodRequest> {
     PodRequest::of(pod, dialects).filter(|pod| pod.in_gang && pod.bound.is_none())
 }
 
-/// Scores nodes by how full they would be with the pod.
+/// Scores nodes by how full they would be with the pod. Nodes that have too little room for what
+/// others are expected to take, too, come behind the rest ([`crate::expected`]; in thousandths of
+/// units).
 #[must_use]
 pub fn prioritize(
     cluster: &Cluster,
     candidates: &Candidates,
     placement: Placement,
+    expected: &HashMap<&str, u64>,
 ) -> Vec<Priority> {
     let Some(pod) = &candidates.pod else { return Vec::new() };
     let requesting_pod = RequestingPod::of(pod, cluster);
@@ -307,7 +310,15 @@ pub fn prioritize(
     let known: Vec<u64> = full.iter().copied().flatten().collect();
     let mut scores = placement::scores(&known, placement).into_iter();
     let score = |full: &Option<u64>| full.and_then(|_| scores.next()).unwrap_or(0);
-    let scores: Vec<u64> = full.iter().map(score).collect();
+    let mut scores: Vec<u64> = full.iter().map(score).collect();
+    if !expected.is_empty() {
+        let is_crowded = |name: &&str| {
+            let expected = expected.get(name).copied().unwrap_or(0);
+            requesting_pod.room_left(cluster, name).is_some_and(|left| left < expected)
+        };
+        let crowded: Vec<bool> = names.iter().map(is_crowded).collect();
+        placement::put_behind(&mut scores, &crowded);
+    }
     names
         .iter()
         .zip(scores)
@@ -364,6 +375,15 @@ impl RequestingPod {
             .room(pod, name)
             .ok_or_else(|| Reason::permanent("the node is not known yet"))?;
         placement::choose(node, &accounting, request).map(|_| ())
+    }
+
+    /// Returns what the node has left beside the pod, in thousandths of units.
+    fn room_left(&self, cluster: &Cluster, name: &str) -> Option<u64> {
+        let request = self.resource_request.as_ref().ok()?.as_ref()?;
+        let (node, accounting) = cluster.room(self.pod.as_ref()?, name)?;
+        let held = accounting.held.iter().fold(0_u64, |sum, share| sum.saturating_add(share.units));
+        let own = request.units_on(node);
+        Some(node.units().saturating_sub(held.saturating_add(own)).saturating_mul(1000))
     }
 
     fn fullness(&self, cluster: &Cluster, name: &str) -> Option<u64> {

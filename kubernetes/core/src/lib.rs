@@ -27,6 +27,7 @@ pub mod container_request;
 pub mod cordon;
 pub mod devices;
 pub mod eviction;
+pub mod expected;
 pub mod extender;
 #[cfg(test)]
 mod fixture;

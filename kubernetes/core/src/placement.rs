@@ -76,6 +76,16 @@ pub fn fullness(
 /// Highest score that kube-scheduler accepts.
 pub const MAX_SCORE: u64 = 10;
 
+/// Puts these nodes behind the others, each part in its order.
+pub fn put_behind(scores: &mut [u64], behind: &[bool]) {
+    if behind.iter().all(|behind| *behind) || !behind.contains(&true) {
+        return;
+    }
+    for (score, behind) in scores.iter_mut().zip(behind) {
+        *score = if *behind { *score * 4 / MAX_SCORE } else { MAX_SCORE / 2 + *score / 2 };
+    }
+}
+
 /// Scores nodes by fullness. The fullest or the emptiest node gets [`MAX_SCORE`], the opposite one
 /// 0, and the others a score in proportion.
 #[must_use]

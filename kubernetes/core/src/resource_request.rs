@@ -1,7 +1,7 @@
 //! What a pod requests of each of its GPUs.
 
 use crate::container_request::{Amount, ContainerRequest, Memory};
-use crate::gpus::Gpu;
+use crate::gpus::{Gpu, NodeGpus};
 use crate::names::{COUNT, POD_LABELS};
 use crate::object::Texts;
 use crate::refusal::{Refusal, quoted};
@@ -96,6 +96,13 @@ impl ResourceRequest {
                 .filter(|need| need.gpus > position)
                 .map(|need| (need.role, need.of(gpu))),
         )
+    }
+
+    /// Returns the units that it holds of a node, all of whose GPUs are as large as the first.
+    #[must_use]
+    pub fn units_on(&self, node: &NodeGpus) -> u64 {
+        let Some(gpu) = node.gpus.first() else { return 0 };
+        (0..self.gpus).fold(0, |sum, position| sum.saturating_add(self.of_gpu(position, gpu).units))
     }
 }
 

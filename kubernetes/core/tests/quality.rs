@@ -4,6 +4,8 @@
 //! The bounds are the current quality, not a promise: placing each pod when it arrives cannot be
 //! optimal.
 
+use std::collections::HashMap;
+
 use cgpu_kubernetes_core::cluster::Cluster;
 use cgpu_kubernetes_core::extender::{self, Binding, Candidates};
 use cgpu_kubernetes_core::gpus::Placement;
@@ -53,7 +55,7 @@ fn placed(nodes: usize, gpus: usize, sizes: &[u64], placement: Placement) -> (u6
         let request =
             |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
         let fitting = extender::filter(&cluster, &request(names.clone())).node_names.unwrap();
-        let ranked = extender::prioritize(&cluster, &request(fitting), placement);
+        let ranked = extender::prioritize(&cluster, &request(fitting), placement, &HashMap::new());
         let Some(best) = ranked.into_iter().max_by_key(|priority| priority.score) else {
             cluster.delete_pod(&pod.metadata.uid);
             continue;

@@ -1,17 +1,18 @@
 //! The copy of the cluster that requests are answered from, and its freshness.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use cgpu_kubernetes_client::{EventHandler, Failure, List};
 use cgpu_kubernetes_core::cluster::Cluster;
 use cgpu_kubernetes_core::cordon::Cordon;
-use cgpu_kubernetes_core::extender::{self, Candidates, Filtered};
+use cgpu_kubernetes_core::expected::ExpectedPods;
+use cgpu_kubernetes_core::extender::{self, Candidates, Filtered, Priority};
 use cgpu_kubernetes_core::gpus::{NodeGpus, Placement};
 use cgpu_kubernetes_core::names::Dialects;
 use cgpu_kubernetes_core::object::{ConfigMap, Node, Pod};
-use cgpu_kubernetes_core::pod_request::PodObservation;
+use cgpu_kubernetes_core::pod_request::{PodObservation, PodRequest};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -28,6 +29,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct ClusterCache {
     cluster: RwLock<Cluster>,
+    expected: Mutex<ExpectedPods>,
     /// Version up to which it has all changes of pods; `None` if that is not known.
     seen: watch::Sender<Option<u64>>,
     pods: Freshness,
@@ -64,6 +66,7 @@ impl ClusterCache {
     pub(crate) fn new(dialects: Dialects) -> Self {
         Self {
             cluster: RwLock::new(Cluster::new(dialects)),
+            expected: Mutex::default(),
             seen: watch::Sender::new(None),
             pods: Freshness::default(),
             nodes: Freshness::default(),
@@ -91,8 +94,32 @@ impl ClusterCache {
             let mut cluster = self.cluster.write().unwrap_or_else(PoisonError::into_inner);
             extender::filter_and_place(&mut cluster, candidates, placement, now())
         } else {
-            extender::filter(&self.read(), candidates)
+            let cluster = self.read();
+            let answer = extender::filter(&cluster, candidates);
+            if let (Some(pod), Some(names)) =
+                (pod.and_then(|pod| PodRequest::of(pod, dialects)), &answer.node_names)
+            {
+                self.expected().answered(&pod, names, &cluster, now());
+            }
+            answer
         }
+    }
+
+    /// Scores nodes.
+    pub(crate) fn prioritize(
+        &self,
+        candidates: &Candidates,
+        placement: Placement,
+    ) -> Vec<Priority> {
+        let uid = candidates.pod.as_ref().map_or("", |pod| &pod.metadata.uid);
+        let cluster = self.read();
+        let expected = self.expected();
+        let beside = expected.beside(uid, &cluster, now());
+        extender::prioritize(&cluster, candidates, placement, &beside)
+    }
+
+    fn expected(&self) -> MutexGuard<'_, ExpectedPods> {
+        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends placements whose deadline has passed.

@@ -243,9 +243,9 @@ impl Handlers {
     }
 
     fn prioritize(&self, body: &[u8]) -> Reply {
-        let cluster = self.cache.read();
-        match extender::candidates(body, self.whole_nodes, &cluster) {
-            Ok(candidates) => json(&extender::prioritize(&cluster, &candidates, self.placement)),
+        let candidates = extender::candidates(body, self.whole_nodes, &self.cache.read());
+        match candidates {
+            Ok(candidates) => json(&self.cache.prioritize(&candidates, self.placement)),
             Err(refusal) => Reply::text(StatusCode::BAD_REQUEST, refusal.to_string()),
         }
     }

@@ -118,13 +118,13 @@ fn prioritize_ranks_by_fullness() {
     );
     let candidates = decode(body.as_bytes()).unwrap();
     assert_eq!(
-        text(&prioritize(&cluster, &candidates, Placement::Binpack)),
+        text(&prioritize(&cluster, &candidates, Placement::Binpack, &HashMap::new())),
         concat!(
             r#"[{"Host":"n1","Score":0},{"Host":"n2","Score":10},"#,
             r#"{"Host":"n3","Score":4},{"Host":"n9","Score":0}]"#
         )
     );
-    assert_eq!(prioritize(&cluster, &candidates, Placement::Spread)[0].score, 10);
+    assert_eq!(prioritize(&cluster, &candidates, Placement::Spread, &HashMap::new())[0].score, 10);
 }
 
 #[test]

@@ -1,3 +1,5 @@
+use std::collections::HashMap;
+
 use super::*;
 use crate::extender::{self, Binding, Candidates};
 use crate::fixture::{plain_node, sharing};
@@ -25,7 +27,8 @@ fn deploy_pod(cluster: &mut Cluster, mut pod: Pod) -> String {
     let request =
         |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
     let fitting = extender::filter(cluster, &request(names)).node_names.unwrap();
-    let ranked = extender::prioritize(cluster, &request(fitting), Placement::Binpack);
+    let ranked =
+        extender::prioritize(cluster, &request(fitting), Placement::Binpack, &HashMap::new());
     let node = ranked.iter().max_by_key(|priority| priority.score).expect("room").host.clone();
     let binding = Binding {
         pod_name: pod.metadata.name.clone(),

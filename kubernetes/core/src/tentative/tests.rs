@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use proptest::prelude::*;
 
@@ -202,7 +202,7 @@ proptest! {
                     prop_assert!(answer.len() <= 1);
                     if let Some(node) = answer.into_iter().next() {
                         let ranked = prioritize(
-                            &cluster, &candidates(&pods[at]), Placement::Binpack,
+                            &cluster, &candidates(&pods[at]), Placement::Binpack, &HashMap::new()
                         );
                         prop_assert_eq!(ranked.len(), 2);
                         waiting.insert(at, (node, now));

@@ -1,5 +1,6 @@
 //! An extender with an imperfect watch, and the scheduler that calls it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use cgpu_kubernetes_core::claim::{self, Change};
@@ -117,6 +118,7 @@ impl Extender {
             &self.cluster,
             &request(filtered.node_names.unwrap_or_default()),
             Placement::Binpack,
+            &HashMap::new(),
         );
         let Some(best) = ranked.into_iter().max_by_key(|priority| priority.score) else { return };
         let binding = Binding {
