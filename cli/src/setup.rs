@@ -108,7 +108,10 @@ impl Engine {
             }
             (Self::Docker, true) => docker::unset(before, runtime),
             (Self::Containerd, false) => {
-                containerd::set(before, runtime, arguments.default).map(Some)
+                let name = file.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+                let next = next(arguments);
+                let next = next.as_deref();
+                containerd::set(before, runtime, arguments.default, next, &name).map(Some)
             }
             (Self::Containerd, true) => containerd::unset(before),
             (Self::Podman, undo) => {
@@ -116,7 +119,8 @@ impl Engine {
             }
             (Self::Crio, true) => own_file(before, crio::HEADER, None),
             (Self::Crio, false) => {
-                let text = crio::text(runtime, arguments.default, file)?;
+                let text =
+                    crio::text(runtime, arguments.default, file, next(arguments).as_deref())?;
                 own_file(before, crio::HEADER, Some(text))
             }
         }
@@ -215,6 +219,14 @@ fn own_file(before: &str, header: &str, after: Option<String>) -> Result<Option<
 /// Returns where a path of the host is found below `root`.
 fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// Returns the program to which `cgpu-runtime` is configured to hand over.
+fn next(arguments: &Arguments) -> Option<String> {
+    let path = Path::new(check_config::RUNTIME);
+    let path = arguments.below.as_ref().map_or_else(|| path.to_owned(), |root| below(root, path));
+    let table: toml::Table = fs::read_to_string(path).ok()?.parse().ok()?;
+    Some(table.get("runtime")?.as_str()?.to_owned())
 }
 
 /// Returns the path of `cgpu-runtime` on the host.

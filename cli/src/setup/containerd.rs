@@ -3,8 +3,11 @@
 //!
 //! To be the default takes one line in a table that mostly exists already and must not be repeated.
 //! The line is inserted there, and the line that it replaces becomes a comment.
+//!
+//! k3s and RKE2 write the file anew at each start, from a template, which can be changed. There the
+//! default is an option of k3s.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 const BEGIN: &str = "# cgpu: begin (removed by cgpu setup containerd --undo)";
 const END: &str = "# cgpu: end";
@@ -14,11 +17,40 @@ const DEFAULT: &str = "default_runtime_name = \"cgpu\"";
 /// Ends the inserted line.
 const MARK: &str = " # cgpu";
 
-/// Returns the file with the block; with `default`, also for pods without a runtime class.
-pub(super) fn set(before: &str, runtime: &str, default: bool) -> Result<String> {
+/// Stands in a template of k3s and RKE2 for what they write themselves.
+const BASE: &str = "{{ template \"base\" . }}";
+
+/// Returns the file with the block; with `default`, also for pods without a runtime class. `next`
+/// is the program to which `cgpu-runtime` is configured to hand over. `name` is that of the file.
+pub(super) fn set(
+    before: &str,
+    runtime: &str,
+    default: bool,
+    next: Option<&str>,
+    name: &str,
+) -> Result<String> {
     let mut rest = unset(before)?.unwrap_or_default();
     let Ok(quoted) = serde_json::to_string(runtime) else { bail!("{runtime:?} is not a path") };
-    let version = version(&rest);
+    let is_template = name.ends_with(".tmpl");
+    if is_template {
+        ensure!(
+            !default,
+            "it is a template of k3s or RKE2: leave --default out, and set `default-runtime: cgpu` \
+             in /etc/rancher/k3s/config.yaml, or /etc/rancher/rke2/config.yaml"
+        );
+        if rest.trim().is_empty() {
+            rest = format!("{BASE}\n");
+        }
+        ensure!(
+            rest.contains(BASE),
+            "it is a template without `{BASE}`: begin it with that line, so that it has what k3s \
+             or RKE2 write themselves"
+        );
+    }
+    let version = match version(&rest) {
+        None if is_template => Some(if name.contains("v3") { 3 } else { 2 }),
+        version => version,
+    };
     let plugin = match version {
         None if rest.trim().is_empty() => "io.containerd.grpc.v1.cri",
         Some(2) => "io.containerd.grpc.v1.cri",
@@ -31,7 +63,7 @@ pub(super) fn set(before: &str, runtime: &str, default: bool) -> Result<String> 
     let table = format!("plugins.\"{plugin}\".containerd.runtimes.cgpu");
     // A file that names a runtime disables containerd's built-in ones, and the plugin fails without
     // its default, runc.
-    let names_others = rest.contains("containerd.runtimes.");
+    let names_others = is_template || rest.contains("containerd.runtimes.");
     let own = format!(
         "[plugins.\"{plugin}\".containerd.runtimes.runc]\n  \
          runtime_type = \"io.containerd.runc.v2\"\n"
@@ -48,7 +80,7 @@ pub(super) fn set(before: &str, runtime: &str, default: bool) -> Result<String> 
     let head = if version.is_none() { "version = 2\n" } else { "" };
     let mut table_of_default = String::new();
     if default {
-        match with_default(&rest, plugin)? {
+        match with_default(&rest, plugin, next)? {
             Some(text) => rest = text,
             None => table_of_default = format!("[plugins.\"{plugin}\".containerd]\n  {DEFAULT}\n"),
         }
@@ -62,7 +94,7 @@ pub(super) fn set(before: &str, runtime: &str, default: bool) -> Result<String> 
 }
 
 /// Returns the file with the default in the plugin's table; `None` if it has no such table.
-fn with_default(text: &str, plugin: &str) -> Result<Option<String>> {
+fn with_default(text: &str, plugin: &str, next: Option<&str>) -> Result<Option<String>> {
     let plain =
         |line: &str| line.split('#').next().unwrap_or_default().replace(['"', '\'', ' ', '\t'], "");
     let header = format!("[plugins.{plugin}.containerd]");
@@ -79,12 +111,9 @@ fn with_default(text: &str, plugin: &str) -> Result<Option<String>> {
     }
     if let Some(line) = table.iter().find(|line| key(line)) {
         let name = plain(line).trim_end().trim_start_matches("default_runtime_name=").to_owned();
-        ensure!(
-            matches!(name.as_str(), "" | "runc" | "crun"),
-            "its default runtime is `{name}`, which containers without a slice would lose: set \
-             `runtime` in /etc/cgpu/runtime.toml to that program, and make runc containerd's \
-             default"
-        );
+        if !matches!(name.as_str(), "" | "runc" | "crun") {
+            check_next(&name, &program_of(text, plugin, &name)?, next)?;
+        }
     }
     let indent: String = table.iter().find(|line| key(line)).map_or("  ".into(), |line| {
         line.chars().take_while(|letter| letter.is_whitespace()).collect()
@@ -97,6 +126,35 @@ fn with_default(text: &str, plugin: &str) -> Result<Option<String>> {
         after.push_str(line);
     }
     Ok(Some(after))
+}
+
+/// Refuses to replace a default runtime to whose program `cgpu-runtime` does not hand over.
+pub(super) fn check_next(name: &str, program: &str, next: Option<&str>) -> Result<()> {
+    ensure!(
+        next == Some(program),
+        "its default runtime is `{name}`, which containers without a slice would lose: write \
+         `runtime = \"{program}\"` into /etc/cgpu/runtime.toml, so that cgpu-runtime hands over to \
+         it, and repeat this"
+    );
+    Ok(())
+}
+
+/// Returns the program of a runtime.
+fn program_of(text: &str, plugin: &str, name: &str) -> Result<String> {
+    let table: toml::Table = text.parse().context("it is not TOML")?;
+    let runtime = table
+        .get("plugins")
+        .and_then(|it| it.get(plugin)?.get("containerd")?.get("runtimes")?.get(name))
+        .with_context(|| format!("its default runtime `{name}` is in another file"))?;
+    let kind = runtime.get("runtime_type").and_then(toml::Value::as_str);
+    let program = runtime.get("options").and_then(|it| it.get("BinaryName")?.as_str());
+    match (kind, program) {
+        (Some("io.containerd.runc.v2"), Some(program)) => Ok(program.to_owned()),
+        _ => bail!(
+            "its default runtime is `{name}`, which is no program like runc: make runc \
+             containerd's default"
+        ),
+    }
 }
 
 /// Returns the file without the block and the default; `None` if nothing is left.
@@ -114,7 +172,9 @@ pub(super) fn unset(before: &str) -> Result<Option<String>> {
     if ours {
         bail!("the line `{END}` is missing: remove the block of cgpu by hand");
     }
-    Ok((!rest.is_empty()).then_some(rest))
+    // A template that says no more than this has no effect.
+    let is_left = !rest.is_empty() && (rest == before || rest.trim() != BASE);
+    Ok(is_left.then_some(rest))
 }
 
 /// Returns the value of `version`, which stands before all tables.
@@ -129,6 +189,10 @@ fn version(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn set(before: &str, runtime: &str, default: bool) -> Result<String> {
+        super::set(before, runtime, default, None, "config.toml")
+    }
 
     #[test]
     fn set_keeps_the_engines_cgroup_driver() {
@@ -228,7 +292,76 @@ mod tests {
     #[test]
     fn set_refuses_to_replace_vendor_default() {
         let before = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  default_runtime_name = \"nvidia\"\n";
-        assert!(set(before, "/c", true).unwrap_err().to_string().contains("`nvidia`"));
+        let refusal = set(before, "/c", true).unwrap_err().to_string();
+        assert!(refusal.contains("`nvidia` is in another file"), "{refusal}");
         assert!(set(before, "/c", false).is_ok());
+        let kata = format!(
+            "{before}[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia]\n  runtime_type = \"io.containerd.kata.v2\"\n"
+        );
+        let refusal = set(&kata, "/c", true).unwrap_err().to_string();
+        assert!(refusal.contains("no program like runc"), "{refusal}");
+    }
+
+    /// As NVIDIA's toolkit leaves the file (GPU Operator): in versions 2 and 3.
+    #[test]
+    fn vendor_default_is_chained_and_restored() {
+        let program = "/usr/local/nvidia/toolkit/nvidia-container-runtime";
+        for (version, plugin) in
+            [(2, "io.containerd.grpc.v1.cri"), (3, "io.containerd.cri.v1.runtime")]
+        {
+            let table = format!("plugins.\"{plugin}\".containerd");
+            let before = format!(
+                "version = {version}\n\n[plugins]\n\n  [{table}]\n    default_runtime_name = \"nvidia\"\n\n      \
+                 [{table}.runtimes.nvidia]\n        privileged_without_host_devices = false\n        \
+                 runtime_type = \"io.containerd.runc.v2\"\n\n        [{table}.runtimes.nvidia.options]\n          \
+                 BinaryName = \"{program}\"\n          SystemdCgroup = true\n"
+            );
+            let chained = |next| super::set(&before, "/c", true, next, "config.toml");
+            for next in [None, Some("/usr/sbin/runc")] {
+                let refusal = chained(next).unwrap_err().to_string();
+                assert!(refusal.contains(&format!("`runtime = \"{program}\"`")), "{refusal}");
+            }
+            let after = chained(Some(program)).unwrap();
+            assert_eq!(default_of(&after, plugin).as_deref(), Some("cgpu"), "{after}");
+            let read: toml::Table = after.parse().unwrap();
+            let runtimes = &read["plugins"][plugin]["containerd"]["runtimes"];
+            assert_eq!(runtimes["nvidia"]["options"]["BinaryName"].as_str(), Some(program));
+            assert_eq!(runtimes["cgpu"]["options"]["SystemdCgroup"].as_bool(), Some(true));
+            assert_eq!(
+                super::set(&after, "/c", true, Some(program), "config.toml").unwrap(),
+                after
+            );
+            assert_eq!(unset(&after).unwrap(), Some(before));
+        }
+    }
+
+    /// The templates of k3s and RKE2, for containerd 1 and 2.
+    #[test]
+    fn template_gets_the_runtime_and_is_restored() {
+        for (name, plugin) in [
+            ("config.toml.tmpl", "io.containerd.grpc.v1.cri"),
+            ("config-v3.toml.tmpl", "io.containerd.cri.v1.runtime"),
+        ] {
+            let set = |before: &str, default| super::set(before, "/c", default, None, name);
+            let mine =
+                format!("{BASE}\n\n[plugins.\"{plugin}\".registry.configs.\"a\"]\n  x = 1\n");
+            for before in ["", &mine] {
+                let after = set(before, false).unwrap();
+                // As k3s renders it: its own part, then the rest.
+                let base = format!(
+                    "[plugins.\"{plugin}\".containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n"
+                );
+                let rendered = after.replace(BASE, &base);
+                let read: toml::Table = rendered.parse().unwrap();
+                let runtimes = &read["plugins"][plugin]["containerd"]["runtimes"];
+                assert_eq!(runtimes["cgpu"]["options"]["BinaryName"].as_str(), Some("/c"));
+                assert_eq!(set(&after, false).unwrap(), after);
+                let restored = unset(&after).unwrap();
+                assert_eq!(restored.as_deref(), Some(before).filter(|text| !text.is_empty()));
+                let refusal = set(before, true).unwrap_err().to_string();
+                assert!(refusal.contains("default-runtime: cgpu"), "{refusal}");
+            }
+            assert!(set("[plugins]\n", false).unwrap_err().to_string().contains("without `{{"));
+        }
     }
 }

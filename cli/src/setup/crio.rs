@@ -1,11 +1,14 @@
 //! CRI-O's configuration: a drop-in file that cgpu alone writes. A default runtime that it replaces
 //! stays in CRI-O's own file, and is a comment here.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+
+use super::containerd::check_next;
 
 pub(super) const HEADER: &str =
     "# Written by `cgpu setup crio`; `cgpu setup crio --undo` removes it.\n";
@@ -15,10 +18,15 @@ pub(super) const HEADER: &str =
 ///
 /// # Errors
 /// With `default`: another default runtime cannot be read, is needed, or would stay in force.
-pub(super) fn text(runtime: &str, default: bool, file: &Path) -> Result<String> {
+pub(super) fn text(
+    runtime: &str,
+    default: bool,
+    file: &Path,
+    next: Option<&str>,
+) -> Result<String> {
     let quoted = serde_json::Value::from(runtime);
     let default = if default {
-        let was = replaced(file)?.map_or(String::new(), |(name, path)| {
+        let was = replaced(file, next)?.map_or(String::new(), |(name, path)| {
             format!("# Replaces the default runtime `{name}` of {}.\n", path.display())
         });
         format!("[crio.runtime]\n{was}default_runtime = \"cgpu\"\n\n")
@@ -35,7 +43,7 @@ pub(super) fn text(runtime: &str, default: bool, file: &Path) -> Result<String> 
 
 /// Returns the default runtime that CRI-O has without `file`, and the file that sets it. CRI-O
 /// reads crio.conf, then the drop-in files by name.
-fn replaced(file: &Path) -> Result<Option<(String, PathBuf)>> {
+fn replaced(file: &Path, next: Option<&str>) -> Result<Option<(String, PathBuf)>> {
     let Some(folder) = file.parent() else { return Ok(None) };
     let is_other = |path: &PathBuf| path != file && path.extension().is_some_and(|it| it == "conf");
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -45,8 +53,18 @@ fn replaced(file: &Path) -> Result<Option<(String, PathBuf)>> {
         files.insert(0, above.join("crio.conf"));
     }
     let mut last = None;
+    let mut programs = BTreeMap::new();
     for path in files {
-        let Some(name) = default_of(&path)? else { continue };
+        let runtime = runtime_table(&path)?;
+        for (name, table) in
+            runtime.get("runtimes").and_then(toml::Value::as_table).into_iter().flatten()
+        {
+            if let Some(program) = table.get("runtime_path").and_then(toml::Value::as_str) {
+                programs.insert(name.clone(), program.to_owned());
+            }
+        }
+        let name = runtime.get("default_runtime").and_then(toml::Value::as_str);
+        let Some(name) = name.filter(|name| !name.is_empty()).map(str::to_owned) else { continue };
         ensure!(
             path.parent() != Some(folder) || path.as_path() < file,
             "{} sets the default runtime `{name}` after it: remove that line",
@@ -54,28 +72,27 @@ fn replaced(file: &Path) -> Result<Option<(String, PathBuf)>> {
         );
         last = Some((name, path));
     }
-    if let Some((name, path)) = &last {
-        ensure!(
-            matches!(name.as_str(), "runc" | "crun"),
-            "the default runtime is `{name}` ({}), which containers without a slice would lose: \
-             set `runtime` in /etc/cgpu/runtime.toml to that program, and make runc CRI-O's \
-             default",
-            path.display()
-        );
+    if let Some((name, path)) = &last
+        && !matches!(name.as_str(), "runc" | "crun")
+    {
+        let program = programs.get(name).with_context(|| {
+            format!("the default runtime `{name}` ({}) has no runtime_path", path.display())
+        })?;
+        check_next(name, program, next)?;
     }
     Ok(last)
 }
 
-/// Returns the default runtime that a file sets, if it exists.
-fn default_of(path: &Path) -> Result<Option<String>> {
+/// Returns the table `crio.runtime` of a file; empty without it.
+fn runtime_table(path: &Path) -> Result<toml::Table> {
     let text = match fs::read_to_string(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(toml::Table::new()),
         text => text.with_context(|| format!("cannot read {}", path.display()))?,
     };
     let table: toml::Table =
         text.parse().with_context(|| format!("{} is not TOML", path.display()))?;
-    let name = table.get("crio").and_then(|crio| crio.get("runtime")?.get("default_runtime"));
-    Ok(name.and_then(toml::Value::as_str).filter(|name| !name.is_empty()).map(str::to_owned))
+    let runtime = table.get("crio").and_then(|crio| crio.get("runtime")?.as_table());
+    Ok(runtime.cloned().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -85,7 +102,7 @@ mod tests {
     #[test]
     fn text_adds_one_runtime() {
         let file = Path::new("/nowhere/crio.conf.d/99-cgpu.conf");
-        let text = |default| text("/a \"b\"/cgpu-runtime", default, file).unwrap();
+        let text = |default| text("/a \"b\"/cgpu-runtime", default, file, None).unwrap();
         let read: toml::Table = text(false).parse().unwrap();
         let mut expected = serde_json::json!({"crio": {"runtime": {"runtimes": {"cgpu": {
             "runtime_path": "/a \"b\"/cgpu-runtime", "runtime_type": "oci",
@@ -106,7 +123,9 @@ mod tests {
             let text = format!("[crio.runtime]\ndefault_runtime = \"{name}\"\n");
             fs::write(folder.path().join(path), text).unwrap();
         };
-        let set = |default| text("/c", default, &file).map_err(|error| error.to_string());
+        let chained =
+            |default, next| text("/c", default, &file, next).map_err(|error| error.to_string());
+        let set = |default| chained(default, None);
         assert!(!set(true).unwrap().contains("Replaces"));
         put("crio.conf", "runc");
         put("crio.conf.d/10-crun.conf", "crun");
@@ -118,8 +137,14 @@ mod tests {
         assert!(!set(false).unwrap().contains("crun"));
         // One that containers need, one that would stay in force, one that cannot be read.
         put("crio.conf.d/20-vendor.conf", "nvidia");
-        assert!(set(true).unwrap_err().contains("the default runtime is `nvidia`"));
-        set(false).unwrap();
+        assert!(set(true).unwrap_err().contains("`nvidia` (") && set(false).is_ok());
+        // As NVIDIA's toolkit writes it: cgpu-runtime hands over to it.
+        let vendor = "[crio.runtime]\ndefault_runtime = \"nvidia\"\n[crio.runtime.runtimes.nvidia]\n\
+                      runtime_path = \"/usr/local/nvidia/toolkit/nvidia-container-runtime\"\n";
+        fs::write(folder.path().join("crio.conf.d/20-vendor.conf"), vendor).unwrap();
+        assert!(set(true).unwrap_err().contains("default runtime is `nvidia`, which containers"));
+        let text = chained(true, Some("/usr/local/nvidia/toolkit/nvidia-container-runtime"));
+        assert!(text.unwrap().contains("# Replaces the default runtime `nvidia` of "));
         put("crio.conf.d/20-vendor.conf", "runc");
         put("crio.conf.d/99-other.conf", "runc");
         assert!(set(true).unwrap_err().contains("99-other.conf sets the default runtime `runc`"));
