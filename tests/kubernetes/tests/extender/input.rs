@@ -38,6 +38,7 @@ fn invalid_request_fits_no_node_and_has_an_event() {
         ),
         ("huge", json!({MEMORY: "99999999999999999999"}), none.clone(), "99999999999999999999"),
         ("text", json!({MEMORY: "much"}), none.clone(), "is `much`"),
+        ("unit", json!({MEMORY: "2GB"}), none.clone(), "is `2GB`, which is not a quantity"),
         (
             "undivided",
             json!({MEMORY: "7"}),
@@ -80,6 +81,64 @@ fn invalid_request_fits_no_node_and_has_an_event() {
         let _ = extender.filter(&pending, &["n1"]);
     }
     assert_eq!(of("undivided"), 1);
+}
+
+/// What has a form that is understood, and cannot be fulfilled.
+#[test]
+fn impossible_request_reserves_nothing_and_has_an_event() {
+    const GPUS: &str = "nvidia.com/gpu";
+    let fixture = Fixture::with(&[node("n1", &[15109, 15109])]);
+    let options = ["--hami"];
+    let extender = cgpu_kubernetes_tests::extender::Extender::start(
+        &fixture.server,
+        fixture.folder(),
+        &options,
+    );
+    let four = json!({"aliyun.com/gpu-count": "4"});
+    let none = json!({});
+    for (name, limits, labels, reason, words) in [
+        ("both", json!({MEMORY: "2", GPUS: "1"}), &none, "GpuRequestRefused", "requests both"),
+        ("many", json!({GPUS: "17"}), &none, "GpuRequestRefused", "expected at most 16"),
+        (
+            "percent",
+            json!({GPUS: "1", "nvidia.com/gpucores": "101"}),
+            &none,
+            "GpuRequestRefused",
+            "is `101`, expected at most 100",
+        ),
+        ("four", json!({MEMORY: "8"}), &four, "GpuNotBound", "the node has 2"),
+        (
+            "three",
+            json!({GPUS: "3", "nvidia.com/gpumem": "1"}),
+            &none,
+            "GpuNotBound",
+            "the node has 2",
+        ),
+        ("large", json!({MEMORY: "1M"}), &none, "GpuNotBound", "the largest has 14"),
+    ] {
+        let pending = fixture.pod(labelled(name, &limits, labels));
+        assert_eq!(extender.filter(&pending, &["n1"])["NodeNames"], json!([]), "{name}");
+        let event = until(&format!("{name}: an event {reason}"), || {
+            // Of a pod that the extender does not know yet it writes no event.
+            assert_eq!(extender.bind(&pending, "n1").status, 500, "{name}");
+            fixture.event_so_far(&pending, reason)
+        });
+        assert!(event.contains(words), "{name}: {event}");
+        assert_eq!(fixture.claim(&pending), [""; 0], "{name}");
+        assert_eq!(fixture.node_of(&pending), None, "{name}");
+    }
+    // Any client may name a node, so the reply alone says that it is gone.
+    let gone = fixture.pod(pod("test", "gone", 2));
+    until_holds("the refusal of a node that is gone", || {
+        let reply = extender.bind(&gone, "n9");
+        assert_eq!(reply.status, 500);
+        reply.json()["Error"].as_str().is_some_and(|it| it.contains("the node `n9` is not known"))
+    });
+    assert_eq!(fixture.claim(&gone), [""; 0]);
+    assert_eq!(crate::used(&extender, "n1"), 0);
+    // What can be fulfilled still is.
+    let fine = fixture.pod(pod("test", "fine", 14));
+    assert_eq!(extender.bind(&fine, "n1").status, 200);
 }
 
 #[test]

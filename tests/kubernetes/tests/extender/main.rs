@@ -75,14 +75,15 @@ impl Fixture {
 
     /// Waits for an event on a pod with this reason, and returns its message.
     fn event(&self, pod: &Value, reason: &str) -> String {
-        until(&format!("an event {reason}"), || {
-            let events = self.server.objects("events").into_iter();
-            let event = events.into_iter().find(|event| {
-                event["reason"] == reason
-                    && event["involvedObject"]["uid"] == pod["metadata"]["uid"]
-            })?;
-            Some(event["message"].as_str()?.to_owned())
-        })
+        until(&format!("an event {reason}"), || self.event_so_far(pod, reason))
+    }
+
+    fn event_so_far(&self, pod: &Value, reason: &str) -> Option<String> {
+        let events = self.server.objects("events").into_iter();
+        let event = events.into_iter().find(|event| {
+            event["reason"] == reason && event["involvedObject"]["uid"] == pod["metadata"]["uid"]
+        })?;
+        Some(event["message"].as_str()?.to_owned())
     }
 
     fn wait_for_units(&self, extender: &Extender, node: &str, units: u64) {
