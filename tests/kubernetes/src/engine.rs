@@ -148,7 +148,15 @@ impl<'a> Engine<'a> {
         variables(&reported)
     }
 
-    /// Deletes a container that has ended.
+    /// Returns whether the first process of a container is alive.
+    #[must_use]
+    pub fn is_alive(&self, container: &Container) -> bool {
+        let pid = fs::read_to_string(container.bundle.join("pid")).expect("a process");
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.starts_with(" Z"))
+    }
+
+    /// Ends a container and deletes it.
     pub fn delete(&self, container: &Container) {
         let mut command = self.runtime();
         command.args(["delete", &container.id]);

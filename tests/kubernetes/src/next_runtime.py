@@ -37,7 +37,8 @@ def enter_namespace():
 
 
 def contain(bundle, ready):
-    """Becomes the container's first process."""
+    """Becomes the container's first process, which outlives its engine's command and its group."""
+    os.setsid()
     with open(os.path.join(bundle, "config.json")) as file:
         mounts = json.load(file).get("mounts", [])
     enter_namespace()
