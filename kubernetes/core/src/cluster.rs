@@ -14,6 +14,7 @@ use crate::cordon::Cordon;
 use crate::gpus::NodeGpus;
 use crate::names::Dialects;
 use crate::object::{Node, Pod};
+use crate::placement;
 use crate::pod_request::{PodObservation, PodRequest};
 use crate::refusal::Refusal;
 use crate::reservation;
@@ -270,7 +271,8 @@ impl Cluster {
         // A placement is newer than what the pod's object says.
         let nominated = nominated.filter(|uid| self.tentative.get(uid).is_none());
         let nominated = nominated.filter_map(|uid| self.pods.get(uid));
-        let nominated = nominated.chain(self.tentative.on(name));
+        let mut accounting = accounting;
+        self.tentative.reserve(pod, node, &mut accounting);
         let kept = reservation::against(pod, node, &accounting, nominated);
         Some((
             node,
@@ -281,10 +283,18 @@ impl Cluster {
         ))
     }
 
-    /// Places a pod on a node until the scheduler shows where it has put it, in place of an earlier
-    /// placement. `now` is in nanoseconds.
-    pub fn place(&mut self, pod: PodRequest, node: &str, now: u64) {
-        self.tentative.place(pod, node, now);
+    /// Places a pod on a node that has room for it, in place of an earlier placement. `now` is in
+    /// nanoseconds.
+    pub fn place(&mut self, pod: PodRequest, name: &str, now: u64) {
+        let Ok(request) = pod.resource_request() else { return };
+        let Some((node, accounting)) = self.room(&pod, name) else { return };
+        let Ok(positions) = placement::choose(node, &accounting, &request) else { return };
+        let part = |(rank, position): (usize, &usize)| {
+            let gpu = &node.gpus[*position];
+            (gpu.index, request.of_gpu(rank, gpu))
+        };
+        let parts = positions.iter().enumerate().map(part).collect();
+        self.tentative.place(pod, name, parts, now);
     }
 
     /// Ends the placement of a pod.
@@ -350,7 +360,10 @@ impl Cluster {
         let (gpus, _) = self.node(node).ok_or_else(|| {
             Refusal::new(format!("the node `{}` was deleted", node.escape_default()))
         })?;
-        claim::confirm(uid, gpus, pods)
+        // The claim was made beside what is kept for placed pods.
+        let is_placed =
+            |pod: &Arc<PodRequest>| pod.node().is_none() && self.tentative.get(&pod.uid).is_some();
+        claim::confirm(uid, gpus, pods.into_iter().filter(|pod| !is_placed(pod)))
     }
 
     /// Returns pods whose claims are stale: claims that are old, or on nodes that do not exist.

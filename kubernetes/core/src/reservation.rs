@@ -56,7 +56,7 @@ pub fn is_nominated(pod: &PodRequest, node: &str) -> bool {
 fn is_ahead(nominated: &PodRequest, pod: &PodRequest, node: &str) -> bool {
     nominated.priority > pod.priority
         || nominated.priority == pod.priority
-            && (!is_nominated(pod, node) || order(nominated) < order(pod))
+            && (pod.nominated.as_deref() != Some(node) || order(nominated) < order(pod))
 }
 
 fn order(pod: &PodRequest) -> (Reverse<i32>, &str, &str) {

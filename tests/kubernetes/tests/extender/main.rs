@@ -2,6 +2,7 @@
 
 mod binding;
 mod faults;
+mod gangs;
 mod input;
 mod preemption;
 mod real;

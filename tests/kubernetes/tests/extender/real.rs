@@ -22,9 +22,15 @@ struct Cluster {
 impl Cluster {
     /// A node of two GPUs of 14 units, and three priorities. None: a program is missing.
     fn start(test: &str) -> Option<Self> {
+        let cluster = Self::start_with(test, [&[], &[]])?;
+        cluster.plane.add_node(&node("n1", &[15109, 15109]));
+        Some(cluster)
+    }
+
+    /// No node, and more arguments of the API server and the scheduler.
+    fn start_with(test: &str, arguments: [&[String]; 2]) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut plane = Plane::start(test, folder.path(), &[])?;
-        plane.add_node(&node("n1", &[15109, 15109]));
+        let mut plane = Plane::start(test, folder.path(), arguments[0])?;
         for (name, value) in [("low", 10), ("middle", 20), ("high", 1000)] {
             plane.apply(&json!({
                 "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
@@ -36,7 +42,8 @@ impl Cluster {
         let text = scheduler_configuration(&plane.kubeconfig(), &address);
         let configuration = folder.path().join("scheduler.yaml");
         fs::write(&configuration, text).expect("a file");
-        plane.start_scheduler(&[format!("--config={}", configuration.display())]);
+        let configuration = format!("--config={}", configuration.display());
+        plane.start_scheduler(&[arguments[1], &[configuration]].concat());
         Some(Self { plane, _extender: extender, _folder: folder })
     }
 
@@ -127,4 +134,63 @@ fn fragmented_node_is_reported_or_freed() {
     });
     println!("{outcome}");
     assert!(outcome.ends_with('a') || outcome.ends_with('b'), "{outcome}");
+}
+
+/// The scheduler of 1.36 places all pods of a group before it binds the first one. Two of 9 units
+/// fit on a node; by its sum of 28 the scheduler finds room for three.
+#[test]
+fn pods_of_a_gang_get_different_gpus_at_the_first_attempt() {
+    let api = [
+        "--feature-gates=GenericWorkload=true".to_owned(),
+        "--runtime-config=scheduling.k8s.io/v1alpha2=true".to_owned(),
+    ];
+    let scheduler = ["--feature-gates=GenericWorkload=true,GangScheduling=true".to_owned()];
+    let test = "pods_of_a_gang_get_different_gpus_at_the_first_attempt";
+    let Some(cluster) = Cluster::start_with(test, [&api, &scheduler]) else { return };
+    for name in ["n1", "n2"] {
+        cluster.plane.add_node(&node(name, &[15109, 15109]));
+    }
+    let gang = |name: &str, pods: &[&str]| {
+        cluster.plane.apply(&json!({
+            "apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"schedulingPolicy": {"gang": {"minCount": pods.len()}}},
+        }));
+        for pod in pods {
+            let mut pod = self::pod("default", pod, 9);
+            pod["spec"]["schedulingGroup"] = json!({"podGroupName": name});
+            cluster.plane.apply(&pod);
+        }
+    };
+    let nodes = |pods: &[&str]| {
+        until(&format!("{pods:?} are bound"), || {
+            let node =
+                |name: &&str| cluster.pod(name)["spec"]["nodeName"].as_str().map(str::to_owned);
+            pods.iter().map(node).collect::<Option<Vec<String>>>()
+        })
+    };
+    gang("g", &["a", "b", "c"]);
+    let mut bound = nodes(&["a", "b", "c"]);
+    bound.sort();
+    bound.dedup();
+    assert_eq!(bound.len(), 2, "{bound:?}");
+    let events = cluster.plane.list("events");
+    let warns =
+        |event: &&Value| event["type"] == "Warning" && event["involvedObject"]["kind"] == "Pod";
+    let failed: Vec<&Value> = events.iter().filter(warns).collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+    // A gang for which only a part has room binds nothing, and keeps no room.
+    gang("h", &["d", "e"]);
+    until("it does not fit", || {
+        let events = cluster.plane.list("events");
+        let waits = |pod: &str| {
+            events.iter().any(|event| {
+                event["involvedObject"]["name"] == pod && event["reason"] == "FailedScheduling"
+            })
+        };
+        (waits("d") || waits("e")).then_some(())
+    });
+    cluster.plane.kubectl(&["delete", "pod", "d", "e", "--force"]).expect("they are deleted");
+    cluster.plane.apply(&self::pod("default", "f", 9));
+    nodes(&["f"]);
 }
