@@ -1,8 +1,8 @@
 //! Bodies of kube-scheduler's requests with any bytes. Each node of a request is answered once, a
-//! score is at most 10, a pod that fits is bound without giving out more than a GPU has, and
-//! victims have a lower priority.
+//! score is at most 10, a pod that fits is bound without giving out more than a GPU has, one of a
+//! gang is answered one node, and victims have a lower priority.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use cgpu_kubernetes_core::cluster::Cluster;
 use cgpu_kubernetes_core::extender::{self, Binding, Call, Candidates, Filtered};
@@ -103,8 +103,11 @@ fn check_candidates(candidates: &Candidates) {
     assert!(cluster.is_valid());
     let filtered = extender::filter(&cluster, candidates);
     check_filtered(candidates, &filtered);
-    for placement in [Placement::default(), Placement::Spread] {
-        let scores = extender::prioritize(&cluster, candidates, placement);
+    let expected = filtered.node_names.iter().flatten().map(|name| (name.as_str(), 5000));
+    for (placement, expected) in
+        [(Placement::default(), HashMap::new()), (Placement::Spread, expected.collect())]
+    {
+        let scores = extender::prioritize(&cluster, candidates, placement, &expected);
         let hosts: BTreeSet<&str> = scores.iter().map(|score| score.host.as_str()).collect();
         assert!(hosts.len() == scores.len() && scores.iter().all(|score| score.score <= 10));
     }
@@ -115,6 +118,10 @@ fn check_candidates(candidates: &Candidates) {
         place(&mut cluster, pod.clone(), first).expect("a pod that fits is bound");
         assert!(was_overfull || !is_overfull(&cluster), "{:?}", extender::inspect(&cluster, None));
     }
+    let placed = extender::filter_and_place(&mut cluster, candidates, Placement::default(), 1);
+    let answered: BTreeSet<&String> = placed.node_names.iter().flatten().collect();
+    let is_placed = extender::is_placed(pod, cluster.dialects());
+    assert!(answered.len() <= 1 || !is_placed, "{placed:?}");
     assert!(cluster.is_valid());
 }
 

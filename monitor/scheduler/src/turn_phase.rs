@@ -144,8 +144,8 @@ impl Gpu {
         (high || !self.rule.is_fixed()) && !self.queue.iter().any(|other| rival(&other))
     }
 
-    /// Returns whether it has come to its gate since the turn began, and has credit. One that has not
-    /// used its last turn waits for the next: else each of its turns would cost the holder two
+    /// Returns whether it has come to its gate since the turn began, and has credit. One that has
+    /// not used its last turn waits for the next: else each of its turns would cost the holder two
     /// switches.
     pub(super) fn comes_back(&self, now: Nanos, tenant: &Tenant, start: Nanos) -> bool {
         let holder = self.turn.as_ref().and_then(|turn| self.find(turn.holder));

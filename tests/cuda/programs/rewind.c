@@ -6,8 +6,8 @@
  * CHUNK takes K, M, G. It reports {"held": BYTES, "rounds": COUNT, "pid": PID} on one line when it
  * has a context. When the file GO exists, it copies the region and reports; when GO is gone, it
  * begins. It waits for neither where GO is `-`. After 200 rounds it reports again, and goes on
- * trying, ten times a second, until standard input ends or SECONDS (default 60) have passed. Then it
- * reports for the last time. It ignores SIGTERM.
+ * trying, ten times a second, until standard input ends or SECONDS (default 60) have passed. Then
+ * it reports for the last time. It ignores SIGTERM.
  */
 #include "cgpu.h"
 #include "driver.h"

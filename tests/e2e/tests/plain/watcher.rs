@@ -53,10 +53,10 @@ fn memory_that_outlives_its_container_is_shown() {
     let fixture = Fixture::new("A10:23028");
     let _monitor = Monitor::start_with(&fixture, "tree = \"none\"\n");
     let socket = fixture.path("socket");
-    let mut keeper = fixture.program("deposit");
-    keeper.arg("keep").arg(&socket);
-    let mut keeper = Child::start(keeper);
-    keeper.line();
+    let mut recipient = fixture.program("deposit");
+    recipient.arg("keep").arg(&socket);
+    let mut recipient = Child::start(recipient);
+    recipient.line();
     // The program that exports it exits; its container goes on.
     let program = fixture.dist().program("deposit");
     let script = format!(
@@ -66,7 +66,7 @@ fn memory_that_outlives_its_container_is_shown() {
     );
     let mut container = run(&fixture, "a", &["--mem", "4GiB"], &script);
     assert!(container.line().contains("given"));
-    assert!(keeper.line().contains("kept"));
+    assert!(recipient.line().contains("kept"));
     assert!(container.line().contains("exited"));
     let smi_of = |key: &str| fixture.smi()["gpus"][0][key].as_u64();
     fixture.eventually("the container's charge", || {
@@ -86,7 +86,7 @@ fn memory_that_outlives_its_container_is_shown() {
     let doctor = fixture.cgpu(&["doctor", "--json", "--root", &root.to_string_lossy()]);
     let text = Outcome::of(doctor).stdout;
     assert!(text.contains("\"unattributed_memory\""), "{text}");
-    keeper.finish().silent();
+    recipient.finish().silent();
     fixture.eventually("no such memory", || (smi_of("memory_unattributed")? == 0).then_some(()));
 }
 
