@@ -13,7 +13,7 @@ use cgpu_shm::liveness::{self, Liveness};
 use cgpu_shm::preamble::Kind;
 use cgpu_shm::units::SlotIndex;
 use cgpu_shm::{paths, regular_file};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::process::{Process, may_have_members};
 
@@ -47,6 +47,22 @@ pub struct Container {
     pub first: Option<Process>,
     /// The control groups that the engine has made for it.
     pub groups: Vec<String>,
+    /// The pod that it belongs to; none: it is no pod's.
+    pub pod: Option<PodContainer>,
+}
+
+/// A container of a pod, by the engine's annotations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PodContainer {
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub pod: String,
+    /// Uid of the pod.
+    pub uid: String,
+    /// Name of the container.
+    pub container: String,
 }
 
 impl Record {
@@ -102,6 +118,27 @@ pub struct Holding {
 /// # Errors
 /// The containers or the limits of one of them cannot be read. Then it is not known what they hold.
 pub fn holdings(root: &Path, counts: impl Fn(&[String]) -> bool) -> io::Result<Vec<Holding>> {
+    let sharing = |record: &Record| !record.shares.is_empty() && counts(&record.shares);
+    let holding = |record: Record, limits| Holding { shares: record.shares, limits };
+    held(root, sharing, holding)
+}
+
+/// Returns what containers of pods hold that run or are being started, below the monitor's `root`.
+/// Those with shares are left out.
+///
+/// # Errors
+/// Those of [`holdings`].
+pub fn pod_holdings(root: &Path) -> io::Result<Vec<(PodContainer, Limits)>> {
+    let of_pod = |record: &Record| record.shares.is_empty() && record.container.pod.is_some();
+    held(root, of_pod, |record, limits| (record.container.pod.unwrap_or_default(), limits))
+}
+
+/// Returns what containers hold whose records `counts`.
+fn held<T>(
+    root: &Path,
+    counts: impl Fn(&Record) -> bool,
+    holding: impl Fn(Record, Limits) -> T,
+) -> io::Result<Vec<T>> {
     let mut holdings = Vec::new();
     let entries = match fs::read_dir(paths::containers(root)) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(holdings),
@@ -109,13 +146,12 @@ pub fn holdings(root: &Path, counts: impl Fn(&[String]) -> bool) -> io::Result<V
     };
     for entry in entries {
         let dir = entry?.path();
-        let sharing = |record: &Record| !record.shares.is_empty() && counts(&record.shares);
-        let Some(record) = read(&dir).filter(sharing) else { continue };
+        let Some(record) = read(&dir).filter(&counts) else { continue };
         if !record.may_run(&dir) {
             continue;
         }
         match host_limits(&dir) {
-            Ok(limits) => holdings.push(Holding { shares: record.shares, limits }),
+            Ok(limits) => holdings.push(holding(record, limits)),
             // The directory has been removed meanwhile.
             Err(_) if read(&dir).is_none() => {}
             Err(error) => return Err(error),
@@ -149,7 +185,12 @@ pub fn raise(dir: &Path, limits: &Limits) -> io::Result<()> {
     fs::rename(staged, path)
 }
 
-fn host_limits(dir: &Path) -> io::Result<Limits> {
+/// Returns the limits of a container: the most that it had, and the weight with which it was
+/// started if it is no container of a claim. No container can change them.
+///
+/// # Errors
+/// They cannot be read.
+pub fn host_limits(dir: &Path) -> io::Result<Limits> {
     let path = paths::host_limits(dir).unwrap_or_default();
     let invalid =
         |why: String| io::Error::new(ErrorKind::InvalidData, format!("{}: {why}", path.display()));
@@ -247,6 +288,29 @@ mod tests {
         for text in [r#"{"bundle":"/b"}"#, r#"{"shares":7}"#, ""] {
             assert!(shares_of(text).is_empty(), "{text}");
         }
+    }
+
+    #[test]
+    fn container_of_a_pod_holds_its_limits_until_it_has_ended() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let first = Process::find(child.id().cast_signed()).unwrap();
+        // One with shares is counted by its shares.
+        let root = holding_root(&serde_json::to_string(&first).unwrap());
+        let held = || pod_holdings(root.path()).unwrap();
+        assert!(held().is_empty());
+        let pod = PodContainer {
+            namespace: "test".into(),
+            pod: "p".into(),
+            uid: "u".into(),
+            container: "main".into(),
+        };
+        let record = serde_json::json!({"bundle": "/b", "first": first, "pod": pod});
+        fs::write(root.path().join("records/u-0"), record.to_string()).unwrap();
+        assert!(matches!(&held()[..], [(one, limits)] if *one == pod && limits.weight == 3));
+        assert!(holdings(root.path(), |_| true).unwrap().is_empty());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(held().is_empty());
     }
 
     /// A monitor's root with one container of two shares.

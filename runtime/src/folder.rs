@@ -31,7 +31,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use cgpu_client::process::{INITIAL, Process, groups_of, own_namespace};
-use cgpu_client::record::{START_TIMEOUT, has_live_slot, may_run};
+use cgpu_client::record::{PodContainer, START_TIMEOUT, has_live_slot, may_run};
 use cgpu_shm::limits::Limits;
 use cgpu_shm::paths;
 use cgpu_shm::preamble::Kind;
@@ -106,6 +106,9 @@ struct Container {
     /// process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     creator: Option<Process>,
+    /// The pod that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pod: Option<PodContainer>,
 }
 
 impl Container {
@@ -116,6 +119,7 @@ impl Container {
             image: spec.image.map(str::to_owned),
             first: None,
             groups: Vec::new(),
+            pod: spec.pod.cloned(),
             creator: spec.stays.then(|| Process::find(std::process::id().cast_signed())).flatten(),
         }
     }
@@ -156,6 +160,8 @@ pub struct FolderSpec<'a> {
     pub bundle: &'a Path,
     /// Name of its image.
     pub image: Option<&'a str>,
+    /// The pod that it belongs to.
+    pub pod: Option<&'a PodContainer>,
     /// Its limits.
     pub limits: &'a Limits,
     /// All GPUs of the host.

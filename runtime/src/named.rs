@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use cgpu_client::record::PodContainer;
 use serde_json::Value;
 
 use crate::edit::Configuration;
@@ -16,6 +17,8 @@ pub struct Named {
     pub name: Option<String>,
     /// The image as it was requested.
     pub image: Option<String>,
+    /// The pod that it belongs to.
+    pub pod: Option<PodContainer>,
 }
 
 impl Named {
@@ -39,7 +42,16 @@ fn kubernetes(configuration: &Configuration) -> Option<Named> {
     let image = first(&["io.kubernetes.cri.image-name", "io.kubernetes.cri-o.ImageName"]);
     let name =
         [namespace, Some(pod), container].into_iter().flatten().collect::<Vec<_>>().join("/");
-    Some(Named { name: Some(name), image: image.map(str::to_owned) })
+    let uid = first(&["io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid"]);
+    let of_pod = || {
+        Some(PodContainer {
+            namespace: namespace?.to_owned(),
+            pod: pod.to_owned(),
+            uid: uid?.to_owned(),
+            container: container?.to_owned(),
+        })
+    };
+    Some(Named { name: Some(name), image: image.map(str::to_owned), pod: of_pod() })
 }
 
 /// Reads Docker's `config.v2.json` beside the file that is mounted as `/etc/hostname`. A user may
@@ -51,7 +63,8 @@ fn docker(configuration: &Configuration) -> Option<Named> {
     let text = files::read_plain(&hostname.with_file_name("config.v2.json")).ok()??;
     let record: Value = serde_json::from_slice(&text).ok()?;
     let name = record["Name"].as_str().map(|name| name.trim_start_matches('/').to_owned());
-    Some(Named { name, image: record["Config"]["Image"].as_str().map(str::to_owned) })
+    let image = record["Config"]["Image"].as_str().map(str::to_owned);
+    Some(Named { name, image, pod: None })
 }
 
 /// Reads podman's storage: a list of all containers, beside their folders, in one of which the
@@ -68,6 +81,7 @@ fn stored(bundle: &Path, id: &str) -> Option<Named> {
         Some(Named {
             name: word("name").or_else(|| own["names"][0].as_str().map(str::to_owned)),
             image: word("image-name"),
+            pod: None,
         })
     })
 }
@@ -78,7 +92,7 @@ fn podman(configuration: &Configuration) -> Option<Named> {
     configuration.variables().iter().find(|variable| *variable == "container=podman")?;
     let parent = std::os::unix::process::parent_id();
     let text = fs::read(format!("/proc/{parent}/cmdline")).ok()?;
-    named_by(&text).map(|name| Named { name: Some(name), image: None })
+    named_by(&text).map(|name| Named { name: Some(name), ..Named::default() })
 }
 
 /// Returns the argument after `-n`.
@@ -129,6 +143,12 @@ mod tests {
             "io.kubernetes.cri.sandbox-name": "p", "io.kubernetes.cri.container-name": "c",
             "io.kubernetes.cri.sandbox-namespace": "n", "io.kubernetes.cri.image-name": "i"}}));
         assert_eq!((pod.name.as_deref(), pod.image.as_deref()), (Some("n/p/c"), Some("i")));
+        assert_eq!(pod.pod, None);
+        let pod = named(&json!({"annotations": {
+            "io.kubernetes.pod.name": "p", "io.kubernetes.pod.namespace": "n",
+            "io.kubernetes.pod.uid": "u", "io.kubernetes.container.name": "c"}}));
+        let [namespace, name, uid, container] = ["n", "p", "u", "c"].map(str::to_owned);
+        assert_eq!(pod.pod, Some(PodContainer { namespace, pod: name, uid, container }));
         assert_eq!(named(&json!({})), Named::default());
         assert_eq!(
             named_by(b"conmon\0--api-version\x001\0-n\0jolly\0-u\0x\0").as_deref(),

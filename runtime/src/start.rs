@@ -243,6 +243,7 @@ impl Slice {
             shares,
             bundle: bundle.folder(),
             image: start.named.image.as_deref(),
+            pod: start.named.pod.as_ref(),
             limits: &limits,
             gpus: &capacities(&gpus),
             overcommit,

@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
-use crate::container_request::most_of;
-use crate::gpus::{Gpu, NodeGpus};
+use crate::container_request::{Memory, most_of};
+use crate::eviction::Eviction;
+use crate::gpus::{Gpu, HeldPart, HeldPod, NodeGpus};
+use crate::object::Texts;
 use crate::pod_request::PodRequest;
 use crate::refusal::Refusal;
 use crate::share::Share;
@@ -16,6 +18,8 @@ pub enum Holding {
     Shares(Vec<(u32, Share)>),
     /// The pod runs here or may start here, but its GPU is not known. It counts on every GPU.
     Unclear(Refusal),
+    /// These parts of these GPUs: the pod was deleted, and its containers still live here.
+    Left(Vec<(u32, Share)>),
     /// Nothing: it was bound here without GPUs, or its request is invalid. It will not be started.
     Nothing(Refusal),
 }
@@ -68,14 +72,35 @@ pub struct NodeAccounting {
 }
 
 impl NodeAccounting {
-    /// Computes the accounting. Pods that name another node are ignored.
+    /// Computes the accounting. Pods that name another node are ignored. What the node reports of
+    /// pods that are not among these counts as well.
     #[must_use]
     pub fn of<'a>(node: &NodeGpus, pods: impl IntoIterator<Item = &'a Arc<PodRequest>>) -> Self {
+        Self::beside(node, pods, "")
+    }
+
+    /// Computes the accounting of these pods, which are all but the one of this uid.
+    #[must_use]
+    pub fn beside<'a>(
+        node: &NodeGpus,
+        pods: impl IntoIterator<Item = &'a Arc<PodRequest>>,
+        uid: &str,
+    ) -> Self {
         let mut holders: Vec<Holder> = pods
             .into_iter()
             .filter(|pod| pod.node() == Some(node.name.as_str()))
             .map(|pod| Holder { pod: Arc::clone(pod), holding: Holding::of(pod, node) })
             .collect();
+        let is_gone = |known: &str| {
+            known != uid && holders.iter().all(|holder| holder.pod.uid.as_str() != known)
+        };
+        let left: Vec<Holder> = node
+            .held
+            .iter()
+            .filter(|(known, _)| is_gone(known))
+            .map(|(uid, held)| held.holder(uid, node))
+            .collect();
+        holders.extend(left);
         holders.sort_by(|one, other| key(one).cmp(&key(other)));
         Self { held: sum(node, &holders), holders }
     }
@@ -97,7 +122,9 @@ impl NodeAccounting {
     /// Returns the accounting without this pod.
     #[must_use]
     pub fn without(&self, node: &NodeGpus, uid: &str) -> Self {
-        Self::of(node, self.holders.iter().map(|holder| &holder.pod).filter(|pod| pod.uid != uid))
+        let has_object = |holder: &&Holder| !matches!(holder.holding, Holding::Left(_));
+        let pods = self.holders.iter().filter(has_object).map(|holder| &holder.pod);
+        Self::beside(node, pods.filter(|pod| pod.uid != uid), uid)
     }
 
     /// Returns what is free of a GPU; zero if the GPU does not exist.
@@ -137,7 +164,7 @@ impl Holder {
     #[must_use]
     pub fn parts(&self, node: &NodeGpus) -> Vec<(usize, Share)> {
         match &self.holding {
-            Holding::Shares(shares) => {
+            Holding::Shares(shares) | Holding::Left(shares) => {
                 shares.iter().map(|(gpu, share)| (*gpu as usize, *share)).collect()
             }
             Holding::Unclear(_) => {
@@ -163,11 +190,42 @@ impl Holder {
     #[must_use]
     pub fn share(&self, position: usize) -> Option<Share> {
         match &self.holding {
-            Holding::Shares(shares) => {
+            Holding::Shares(shares) | Holding::Left(shares) => {
                 shares.iter().find(|(gpu, _)| *gpu as usize == position).map(|(_, share)| *share)
             }
             Holding::Unclear(_) | Holding::Nothing(_) => None,
         }
+    }
+}
+
+impl HeldPod {
+    /// Returns the pod, which has no object any more, with what it holds.
+    fn holder(&self, uid: &str, node: &NodeGpus) -> Holder {
+        let (namespace, name) = self.pod.split_once('/').unwrap_or(("", &self.pod));
+        let pod = PodRequest {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            version: String::new(),
+            bound: Some(node.name.clone()),
+            running: true,
+            requests: Ok(Vec::new()),
+            labels: Texts::new(),
+            allocation: Ok(None),
+            // There is nothing to evict.
+            priority: i32::MAX,
+            nominated: None,
+            eviction: Eviction::default(),
+            weights: Vec::new(),
+            in_gang: false,
+        };
+        let share = |(index, part): (&u32, &HeldPart)| {
+            let units = Memory::Mib(part.mib).units_of(node.gpu(*index)?);
+            let HeldPart { percent, containers, .. } = *part;
+            Some((*index, Share { units, percent, containers }))
+        };
+        let shares = self.gpus.iter().filter_map(share).collect();
+        Holder { pod: Arc::new(pod), holding: Holding::Left(shares) }
     }
 }
 

@@ -27,6 +27,10 @@ struct NodeEntry {
     /// Uids of the pods that name it.
     pods: BTreeSet<String>,
     accounting: NodeAccounting,
+    /// Since when the node is not ready, in nanoseconds by the caller's clock.
+    unready_since: Option<u64>,
+    /// It is not ready for so long that its report does not count.
+    is_lost: bool,
 }
 
 /// Maximum size of each of the two sets of deleted pods. An event is never that late.
@@ -161,11 +165,32 @@ impl Cluster {
             cordon(&mut gpus, cordoned);
         }
         let entry = self.nodes.entry(name.clone()).or_default();
+        if gpus.ready {
+            (entry.unready_since, entry.is_lost) = (None, false);
+        } else if entry.is_lost {
+            gpus.held.clear();
+        }
         // Nodes report that they are alive every few seconds; that does not change the accounting.
         if entry.gpus.as_ref() != Some(&gpus) {
             entry.gpus = Some(gpus);
             self.compute(&name);
         }
+    }
+
+    /// Drops what nodes report of their containers that have not been ready for `after`
+    /// nanoseconds. A node that is ready again reports anew. To be called often.
+    pub fn expire_reports(&mut self, now: u64, after: u64) {
+        let mut lost = Vec::new();
+        for (name, entry) in &mut self.nodes {
+            let Some(gpus) = entry.gpus.as_mut().filter(|gpus| !gpus.ready) else { continue };
+            let since = *entry.unready_since.get_or_insert(now);
+            if !entry.is_lost && now.saturating_sub(since) >= after {
+                entry.is_lost = true;
+                gpus.held.clear();
+                lost.push(name.clone());
+            }
+        }
+        lost.iter().for_each(|name| self.compute(name));
     }
 
     /// Removes a node.

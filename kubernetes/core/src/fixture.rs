@@ -24,6 +24,7 @@ pub(crate) fn plain_node(name: &str, address: &str, units: u64, gpus: u32) -> No
             ]
             .into(),
             addresses: vec![Address { kind: "InternalIP".into(), address: address.into() }],
+            ..Default::default()
         },
     }
 }

@@ -1,6 +1,6 @@
 //! The GPUs of a node, each with its own size.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -114,6 +114,30 @@ pub struct Entry {
     pub healthy: bool,
 }
 
+/// What the containers of a pod hold of a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldPart {
+    /// Memory in MiB.
+    pub mib: u64,
+    /// Percent of its compute.
+    pub percent: u32,
+    /// Number of containers.
+    pub containers: u32,
+}
+
+/// What the containers of a pod hold that live on a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldPod {
+    /// `namespace/name`.
+    pub pod: String,
+    /// By the index of the GPU.
+    pub gpus: BTreeMap<u32, HeldPart>,
+}
+
+/// What containers hold that live on a node, by the uid of their pod: the device plugin writes it
+/// on its node, in `cgpu.dev/held`.
+pub type Held = BTreeMap<String, HeldPod>;
+
 fn default_healthy() -> bool {
     true
 }
@@ -135,6 +159,10 @@ pub struct NodeGpus {
     pub closed: Option<Refusal>,
     /// Labels that were ignored, as messages.
     pub notes: Vec<String>,
+    /// What containers hold that live on the node. A pod that has no object any more counts by it.
+    pub held: Held,
+    /// Whether its kubelet reports that it is ready. If not, `held` may be outdated.
+    pub ready: bool,
 }
 
 impl NodeGpus {
@@ -155,9 +183,10 @@ impl NodeGpus {
                 Placement::Binpack
             })
         });
-        let (gpus, unreadable) = match gpus_of(node) {
-            Ok(gpus) => (gpus, None),
-            Err(refusal) => (Vec::new(), Some(refusal)),
+        let (gpus, held, unreadable) = match gpus_of(node).and_then(|gpus| Ok((gpus, held(node)?)))
+        {
+            Ok((gpus, held)) => (gpus, held, None),
+            Err(refusal) => (Vec::new(), Held::new(), Some(refusal)),
         };
         let mode = Mode::of(text(label::SCHEDULE));
         let closed = unreadable.or_else(|| {
@@ -183,6 +212,12 @@ impl NodeGpus {
             isolated: !matches!(mode, Mode::Share) && text(label::NO_ISOLATION) != Some("true"),
             closed,
             notes,
+            held,
+            ready: node
+                .status
+                .conditions
+                .iter()
+                .all(|it| it.kind != "Ready" || it.status == "True"),
         }
     }
 
@@ -227,6 +262,20 @@ fn gpus_of(node: &Node) -> Result<Vec<Gpu>, Refusal> {
         Some(text) => listed(text),
         None => divided(node),
     }
+}
+
+/// Reads what containers hold.
+fn held(node: &Node) -> Result<Held, Refusal> {
+    let Some(text) = node.metadata.annotations.get(annotation::HELD) else {
+        return Ok(Held::new());
+    };
+    serde_json::from_str(text).map_err(|error| {
+        Refusal::new(format!(
+            "the node's annotation {} is not what the device plugin writes ({error}); remove it; \
+             the device plugin writes it again",
+            annotation::HELD
+        ))
+    })
 }
 
 /// Reads the inventory of our device plugin.

@@ -238,6 +238,9 @@ impl PodView {
         let requests = holder.pod.requests.as_deref().unwrap_or_default();
         let (pending, reason) = match &holder.holding {
             Holding::Shares(_) => (0, None),
+            Holding::Left(_) => {
+                (0, Some("it was deleted, but its containers still run on the node".to_owned()))
+            }
             Holding::Unclear(refusal) | Holding::Nothing(refusal) => {
                 (units_in_all(requests, node.gpus.first()), Some(refusal.to_string()))
             }

@@ -115,6 +115,8 @@ pub mod annotation {
 
     /// On nodes: their GPUs, written by the device plugin.
     pub const GPUS: &str = "cgpu.dev/gpus";
+    /// On nodes: what containers hold that live there, written by the device plugin.
+    pub const HELD: &str = "cgpu.dev/held";
 }
 
 /// Labels of nodes and pods.

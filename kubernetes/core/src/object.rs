@@ -176,6 +176,21 @@ pub struct NodeStatus {
     /// Addresses of the node.
     #[serde(deserialize_with = "nullable")]
     pub addresses: Vec<Address>,
+    /// Whether it is ready, and others.
+    #[serde(deserialize_with = "nullable")]
+    pub conditions: Vec<Condition>,
+}
+
+/// A condition of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Condition {
+    /// `Ready` or another kind.
+    #[serde(rename = "type", deserialize_with = "nullable")]
+    pub kind: String,
+    /// `True`, `False`, `Unknown`.
+    #[serde(deserialize_with = "nullable")]
+    pub status: String,
 }
 
 /// An address of a node.

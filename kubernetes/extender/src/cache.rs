@@ -136,6 +136,11 @@ impl ClusterCache {
         timeout(within, reached).await.is_ok_and(|reached| reached.is_ok())
     }
 
+    /// Drops what nodes report that have not been ready for so many nanoseconds.
+    pub(crate) fn expire_reports(&self, now: u64, after: u64) {
+        self.cluster.write().unwrap_or_else(PoisonError::into_inner).expire_reports(now, after);
+    }
+
     /// Returns whether pods and nodes have been listed.
     pub(crate) fn is_listed(&self) -> bool {
         self.pods.listed.load(Ordering::Acquire) && self.nodes.listed.load(Ordering::Acquire)

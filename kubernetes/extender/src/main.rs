@@ -133,6 +133,7 @@ async fn serve(options: Options) -> Result<()> {
         Arc::clone(&events),
         leader.clone(),
         every,
+        Duration::from_secs(options.lost_after),
     ));
 
     let fragmentation = Arc::new(Fragmentation::default());

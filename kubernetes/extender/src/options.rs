@@ -66,6 +66,9 @@ pub(crate) struct Options {
         value_parser = clap::value_parser!(u64).range(1..=60)
     )]
     pub watch_timeout: u64,
+    /// Time for which containers of deleted pods count on a node that is not ready, in seconds
+    #[arg(long, env = "CGPU_LOST_AFTER", value_name = "SECONDS", default_value_t = 300)]
+    pub lost_after: u64,
     /// Elect the replica that answers kube-scheduler; the others pass requests on to it. Without
     /// it, this one answers all that it gets
     #[arg(long, env = "CGPU_LEADER_ELECT", action = ArgAction::Set, default_value_t = true)]

@@ -21,9 +21,13 @@ pub(crate) async fn run(
     events: Arc<EventRecorder>,
     leader: watch::Receiver<Leadership>,
     every: Duration,
+    lost_after: Duration,
 ) {
+    let lost_after = u64::try_from(lost_after.as_nanos()).unwrap_or(u64::MAX);
     loop {
         cache.expire_placements();
+        // Each replica has its own copy.
+        cache.expire_reports(now(), lost_after);
         if *leader.borrow() == Leadership::Own && cache.is_listed() {
             withdraw(&api, &cache).await;
             record_events(&cache, &events);
@@ -63,7 +67,8 @@ fn record_events(cache: &ClusterCache, events: &EventRecorder) {
         .filter(|holder| holder.pod.bound.is_some())
     {
         match &holder.holding {
-            Holding::Shares(_) => {}
+            // A pod that was deleted has no events.
+            Holding::Shares(_) | Holding::Left(_) => {}
             Holding::Unclear(refusal) => {
                 let message = format!(
                     "{refusal}; until this is corrected or the pod is deleted, it counts on every \

@@ -20,6 +20,7 @@ mod binding;
 mod cdi;
 mod claims;
 mod endpoint;
+mod held;
 mod kubelet;
 mod node;
 mod options;
@@ -96,10 +97,12 @@ async fn run(options: Options) -> Result<()> {
     let earlier = Earlier { unhealthy, ..Earlier::default() };
     gpus::start_watcher(&options.root, health, earlier, found);
     let unit = options.memory_unit;
+    let held = watch::Sender::new(None);
     tokio::spawn({
-        let (api, node) = (api.clone(), node.clone());
-        async move { node::synchronize(&api, unit, gpus, node, &sender).await }
+        let (api, node, held) = (api.clone(), node.clone(), held.subscribe());
+        async move { node::synchronize(&api, unit, gpus, held, node, &sender).await }
     });
+    tokio::spawn(held::watch_containers(options.root.clone(), observed.clone(), held));
     tokio::spawn(annotate(api.clone(), Arc::clone(&pods), cdi.clone()));
     tokio::spawn({
         let (api, pods) = (api.clone(), Arc::clone(&pods));

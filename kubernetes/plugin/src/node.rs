@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cgpu_kubernetes_client::{Api, EventHandler, Failure, List};
-use cgpu_kubernetes_core::gpus::{Entry, Inventory, NodeGpus};
+use cgpu_kubernetes_core::gpus::{Entry, Held, Inventory, NodeGpus};
 use cgpu_kubernetes_core::names::{COUNT, annotation};
 use cgpu_kubernetes_core::object::{Node, Written};
 use cgpu_kubernetes_core::unit::Unit;
@@ -72,6 +72,8 @@ pub(crate) fn unhealthy_gpus(node: &Node) -> BTreeSet<String> {
 pub(crate) fn with_inventory(node: &Node, inventory: &Inventory) -> NodeGpus {
     let mut node = node.clone();
     node.metadata.annotations.insert(annotation::GPUS.to_owned(), written(inventory));
+    // It is this program's own report, and known better.
+    node.metadata.annotations.remove(annotation::HELD);
     NodeGpus::of(&node)
 }
 
@@ -90,12 +92,14 @@ pub(crate) async fn synchronize(
     api: &Api,
     unit: Unit,
     mut gpus: watch::Receiver<Gpus>,
+    mut held: watch::Receiver<Option<Held>>,
     mut node: watch::Receiver<Option<Node>>,
     sender: &watch::Sender<ObservedNode>,
 ) {
     loop {
         let known = node.borrow_and_update().clone();
         let found = gpus.borrow_and_update().clone();
+        let holds = held.borrow_and_update().clone();
         let mut delay = None;
         if let (Some(known), Some(gpus)) = (known, found) {
             let inventory = Inventory { unit, gpus: gpus.iter().map(entry).collect() };
@@ -111,7 +115,7 @@ pub(crate) async fn synchronize(
                 }
                 changes
             });
-            if let Err(failure) = write(api, &known, &inventory).await {
+            if let Err(failure) = write(api, &known, &inventory, holds.as_ref()).await {
                 warn!("cannot write the node's GPUs: {failure}");
                 delay = Some(RETRY_BACKOFF);
             }
@@ -119,13 +123,27 @@ pub(crate) async fn synchronize(
         tokio::select! {
             changed = node.changed() => if changed.is_err() { return },
             changed = gpus.changed() => if changed.is_err() { return },
+            changed = held.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(delay.unwrap_or(Duration::MAX)), if delay.is_some() => {}
         }
     }
 }
 
-async fn write(api: &Api, node: &Node, inventory: &Inventory) -> Result<(), Failure> {
+async fn write(
+    api: &Api,
+    node: &Node,
+    inventory: &Inventory,
+    held: Option<&Held>,
+) -> Result<(), Failure> {
     let name = &node.metadata.name;
+    if let Some(held) = held {
+        // Serializing plain fields cannot fail.
+        let text = (!held.is_empty()).then(|| serde_json::to_string(held).unwrap_or_default());
+        if node.metadata.annotations.get(annotation::HELD) != text.as_ref() {
+            let patch = json!({"metadata": {"annotations": {annotation::HELD: text}}});
+            api.patch::<Node>("", name, &patch).await?;
+        }
+    }
     let text = written(inventory);
     if node.metadata.annotations.get(annotation::GPUS) != Some(&text) {
         let patch = json!({"metadata": {"annotations": {annotation::GPUS: text}}});

@@ -57,6 +57,7 @@ fn make_of_shares(root: &Path, id: &str, mib: u64, shares: &[&str]) -> Result<Fo
         shares: &shares,
         bundle: &bundle,
         image: None,
+        pod: None,
         limits: &limits,
         gpus: &gpus,
         overcommit: false,

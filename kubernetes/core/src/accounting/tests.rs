@@ -1,6 +1,7 @@
 use super::*;
+use crate::cluster::Cluster;
 use crate::names::{Dialects, MEMORY, annotation};
-use crate::object::{Container, Metadata, Node, Pod, PodSpec, PodStatus, Resources};
+use crate::object::{Condition, Container, Metadata, Node, Pod, PodSpec, PodStatus, Resources};
 
 fn node() -> NodeGpus {
     let text =
@@ -125,4 +126,59 @@ fn holding_without_gpus_has_a_reason() {
         holding(&[(annotation::INDEX, "0"), (annotation::NODE, "m")]),
         "its GPUs were chosen on node `m`, but it is bound to `n`"
     );
+}
+
+#[test]
+fn deleted_pod_holds_its_room_while_its_container_lives() {
+    let held = |text: &str, conditions: Vec<Condition>| {
+        let mut object = Node::default();
+        object.metadata.name = "n".into();
+        object.metadata.annotations = [
+            (
+                annotation::GPUS.to_owned(),
+                r#"{"unit":"GiB","gpus":[{"uuid":"a","mib":15109},{"uuid":"b","mib":23028}]}"#
+                    .to_owned(),
+            ),
+            (annotation::HELD.to_owned(), text.to_owned()),
+        ]
+        .into();
+        object.status.conditions = conditions;
+        object
+    };
+    let report = r#"{"uid of a":{"pod":"t/a","gpus":{"1":{"mib":8373,"percent":30,"containers":1}}},
+        "uid of z":{"pod":"t/z","gpus":{"7":{"mib":1,"percent":0,"containers":1}}}}"#;
+    let running = pod("a", "8", "Running", &[(annotation::INDEX, "1")]);
+    let node = NodeGpus::of(&held(report, vec![]));
+    let share = Share { units: 8, percent: 30, containers: 1 };
+    // While the pod is there, its object counts.
+    let with = NodeAccounting::of(&node, running.iter());
+    assert_eq!((with.held[1].units, with.held[1].percent), (8, 0));
+    assert_eq!(with.without(&node, "uid of a").held[1], Share::NONE);
+    let without = NodeAccounting::of(&node, []);
+    assert_eq!(without.held, [Share::NONE, share]);
+    assert_eq!(without.units(1), 8);
+    assert_eq!(without.without(&node, "another").held[1], share);
+    // A report that is not understood may hide anything.
+    assert!(NodeGpus::of(&held("much", vec![])).closed.is_some());
+
+    // The report of a node that is gone counts for a time, and again when it is back.
+    let ready = |status: &str| vec![Condition { kind: "Ready".into(), status: status.into() }];
+    let mut cluster = Cluster::default();
+    let units = |cluster: &Cluster| cluster.node("n").unwrap().1.held[1].units;
+    cluster.apply_node(&held(report, ready("True")));
+    cluster.expire_reports(5, 10);
+    cluster.expire_reports(100, 10);
+    assert_eq!(units(&cluster), 8);
+    cluster.apply_node(&held(report, ready("Unknown")));
+    cluster.expire_reports(105, 10);
+    cluster.apply_node(&held(report, ready("False")));
+    cluster.expire_reports(114, 10);
+    assert_eq!(units(&cluster), 8);
+    cluster.expire_reports(115, 10);
+    assert_eq!(units(&cluster), 0);
+    cluster.apply_node(&held(report, ready("Unknown")));
+    assert_eq!(units(&cluster), 0);
+    cluster.apply_node(&held(report, ready("True")));
+    assert_eq!(units(&cluster), 8);
+    assert!(cluster.is_valid());
 }

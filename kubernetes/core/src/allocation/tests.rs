@@ -13,6 +13,8 @@ fn node(sizes: &[u64]) -> NodeGpus {
         isolated: true,
         closed: None,
         notes: vec![],
+        held: crate::gpus::Held::new(),
+        ready: true,
     }
 }
 

@@ -27,6 +27,7 @@ fn node(
                 Address { kind: "InternalIP".into(), address: "10.0.0.1".into() },
                 Address { kind: "InternalIP".into(), address: "10.0.0.2".into() },
             ],
+            ..Default::default()
         },
     })
 }

@@ -159,7 +159,7 @@ fn examine_bound(
             findings.add(cause, subject, refusal.message());
             false
         }
-        Some(Holding::Shares(_)) | None => true,
+        Some(Holding::Shares(_) | Holding::Left(_)) | None => true,
     };
     if !pod_request.running {
         let unready = facts.nodes.get(name).and_then(|node| node.unready());

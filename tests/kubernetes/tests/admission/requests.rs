@@ -217,6 +217,10 @@ pub(crate) fn requests() -> Vec<Request> {
         add(refused, user, "nodes", Update(name, gpus.clone()));
         add(refused, user, "nodes/status", Update(name, gpus.clone()));
     }
+    let held = annotations(&json!({annotation::HELD: "{}"}));
+    add(allow, PLUGIN, "nodes", Update("n1", held.clone()));
+    add(refuse, plugin(Some("n2")), "nodes", Update("n1", held.clone()));
+    add(refuse, ADMINISTRATOR, "nodes", Update("n1", held));
     let removal = annotations(&json!({annotation::GPUS: null}));
     add(allow, ADMINISTRATOR, "nodes", Update("n1", removal.clone()));
     add(refuse, plugin(Some("n2")), "nodes", Update("n1", removal));

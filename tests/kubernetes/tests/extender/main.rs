@@ -4,6 +4,7 @@ mod binding;
 mod faults;
 mod gangs;
 mod input;
+mod left;
 mod preemption;
 mod real;
 mod replicas;

@@ -8,4 +8,5 @@ mod node;
 mod pods;
 mod refusals;
 mod registration;
+mod resize;
 mod slices;
