@@ -71,7 +71,8 @@ the device plugin writes.
     "ALIYUN_COM_GPU_MEM_ASSIGNED", "ALIYUN_COM_GPU_MEM_ASSUME_TIME",
     "scheduler.framework.gpushare.allocation", "cgpu.dev/node"]
 - name: given
-  expression: '["ALIYUN_COM_GPU_MEM_ASSIGNED", "cgpu.dev/slices"]'
+  expression: >-
+    ["ALIYUN_COM_GPU_MEM_ASSIGNED", "cgpu.dev/slices", "cgpu.dev/sizes", "cgpu.dev/resize-status"]
 {{- end }}
 
 {{/* Variables of admission policies: cgpu's accounts, and the node that the token names. */}}

@@ -1,9 +1,13 @@
 //! Requests to the API server.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cgpu_kubernetes_core::claim::Change;
+use cgpu_kubernetes_core::names::Dialects;
 use cgpu_kubernetes_core::object::Pod;
+use cgpu_kubernetes_core::pod_request::PodRequest;
 use http::{Method, Request};
 use kube::Client;
 use serde::Deserialize;
@@ -106,6 +110,27 @@ impl Api {
                 return Ok(all);
             }
         }
+    }
+
+    /// Lists the pods that may hold a part of a node, by uid: unbound pods first, then those of the
+    /// node. A pod that is bound in between is in both lists; in the other order it would be in
+    /// neither.
+    ///
+    /// # Errors
+    /// Those of [`Self::list`].
+    pub async fn claimants(
+        &self,
+        node: &str,
+        dialects: Dialects,
+    ) -> Result<BTreeMap<String, Arc<PodRequest>>, Failure> {
+        let mut found = BTreeMap::new();
+        for name in ["", node] {
+            let list =
+                self.list::<Pod>(&Query::all().field(format!("spec.nodeName={name}"))).await?;
+            let requests = list.items.iter().filter_map(|pod| PodRequest::of(pod, dialects));
+            found.extend(requests.map(|request| (request.uid.clone(), Arc::new(request))));
+        }
+        Ok(found)
     }
 
     /// Applies a claim or withdrawal to a pod if its version is unchanged, and returns the new pod.

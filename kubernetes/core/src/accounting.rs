@@ -10,6 +10,7 @@ use crate::object::Texts;
 use crate::pod_request::PodRequest;
 use crate::refusal::Refusal;
 use crate::share::Share;
+use crate::sizes::Sizes;
 
 /// What a pod holds on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +50,7 @@ fn shares_of(pod: &PodRequest, node: &NodeGpus) -> Result<Vec<(u32, Share)>, Ref
             "its GPUs were chosen on node `{claimed}`, but it is bound to `{}`",
             node.name
         ))),
-        _ => allocation.shares(requests, node),
+        _ => allocation.shares(requests, node, pod.sizes.as_ref().map_err(Clone::clone)?),
     }
 }
 
@@ -170,9 +171,10 @@ impl Holder {
             Holding::Unclear(_) => {
                 let requests = self.pod.requests.as_deref().unwrap_or_default();
                 // An unreadable request may mean all of the GPU.
+                let sizes = self.pod.sizes.clone().unwrap_or_default();
                 let part = |gpu: &Gpu| match requests {
                     [] => gpu.whole(),
-                    requests => most_of(requests, gpu),
+                    requests => most_of(requests, &sizes, gpu),
                 };
                 node.gpus.iter().map(part).enumerate().collect()
             }
@@ -212,6 +214,7 @@ impl HeldPod {
             requests: Ok(Vec::new()),
             labels: Texts::new(),
             allocation: Ok(None),
+            sizes: Ok(Sizes::default()),
             // There is nothing to evict.
             priority: i32::MAX,
             nominated: None,

@@ -8,6 +8,7 @@ use crate::names::annotation;
 use crate::object::Texts;
 use crate::refusal::{Refusal, quoted};
 use crate::share::{Role, Share, most};
+use crate::sizes::Sizes;
 use crate::unit::Unit;
 
 /// Units by GPU index.
@@ -77,7 +78,8 @@ impl Allocation {
         Ok(Some(Self { split, sizes, node: text(annotation::NODE).map(str::to_owned), since }))
     }
 
-    /// Returns what the pod holds of each GPU of this node.
+    /// Returns what the pod holds of each GPU of this node: what its containers requested, or have
+    /// by `sizes` if that is more.
     ///
     /// # Errors
     /// The allocation does not match the requests or the node.
@@ -85,6 +87,7 @@ impl Allocation {
         &self,
         requests: &[ContainerRequest],
         node: &NodeGpus,
+        sizes: &Sizes,
     ) -> Result<Vec<(u32, Share)>, Refusal> {
         let own;
         let containers = match &self.split {
@@ -107,26 +110,25 @@ impl Allocation {
             )));
         }
         let gpus: BTreeSet<u32> = containers.values().flat_map(BTreeMap::keys).copied().collect();
-        let sizes = self.sizes_of(&gpus, node)?;
+        let then = self.sizes_of(&gpus, node)?;
         let mut parts: BTreeMap<u32, Vec<(Role, Share)>> = BTreeMap::new();
         for request in requests {
             let none = BTreeMap::new();
             let by_gpu = containers.get(&request.index).unwrap_or(&none);
-            check_matches_request(request, by_gpu, &sizes)?;
+            check_matches_request(request, by_gpu, &then)?;
             for (index, units) in by_gpu {
-                let gpu = &sizes[index];
+                let gpu = &then[index];
                 let percent = match request.amount {
                     Amount::InAll { percent, .. } => {
                         percent.div_ceil(u32::try_from(by_gpu.len()).unwrap_or(1))
                     }
                     Amount::Each { percent, .. } => percent,
                 };
-                let now = node.gpu(*index).map_or(0, |gpu| gpu.units);
-                let units = part(*units, now, gpu.units);
-                parts
-                    .entry(*index)
-                    .or_default()
-                    .push((request.role, Share { units, percent, containers: 1 }));
+                let now = node.gpu(*index).unwrap_or(gpu);
+                let units = part(*units, now.units, gpu.units);
+                let share = Share { units, percent, containers: 1 };
+                let share = sizes.held(&request.container, now, share);
+                parts.entry(*index).or_default().push((request.role, share));
             }
         }
         Ok(parts.into_iter().map(|(gpu, parts)| (gpu, most(parts))).collect())

@@ -7,6 +7,7 @@ use crate::object::{Container, Pod};
 use crate::quantity::{self, InvalidQuantity};
 use crate::refusal::Refusal;
 use crate::share::{Role, Share, most};
+use crate::sizes::Sizes;
 
 /// Memory of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,8 +132,10 @@ impl ContainerRequest {
 
 /// Returns the most that a pod can hold of a GPU when its GPUs are not known.
 #[must_use]
-pub fn most_of(requests: &[ContainerRequest], gpu: &Gpu) -> Share {
-    most(requests.iter().map(|request| (request.role, request.most_of(gpu))))
+pub fn most_of(requests: &[ContainerRequest], sizes: &Sizes, gpu: &Gpu) -> Share {
+    let held =
+        |request: &ContainerRequest| sizes.held(&request.container, gpu, request.most_of(gpu));
+    most(requests.iter().map(|request| (request.role, held(request))))
 }
 
 /// Returns the units that a pod requests in all, as tables show them. Requests in HAMi's names are

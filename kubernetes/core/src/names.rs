@@ -110,6 +110,13 @@ pub mod annotation {
     /// start.
     pub const SLICES: &str = "cgpu.dev/slices";
 
+    /// What containers of a running pod have instead of what they requested, written by the device
+    /// plugin: [`crate::sizes`].
+    pub const SIZES: &str = "cgpu.dev/sizes";
+    /// What became of a pod's annotation [`crate::resize::ANNOTATION`], written by the device
+    /// plugin.
+    pub const RESIZE_STATUS: &str = "cgpu.dev/resize-status";
+
     /// What a translated pod requested, as `{"container":{"resource":"amount"}}`.
     pub const REQUEST: &str = "cgpu.dev/request";
 

@@ -9,6 +9,7 @@ use crate::names::{Dialects, GANGS, POD_LABELS};
 use crate::object::{Pod, Texts};
 use crate::refusal::Refusal;
 use crate::resource_request::ResourceRequest;
+use crate::sizes::Sizes;
 
 /// What is kept of a pod that requests GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub struct PodRequest {
     pub in_gang: bool,
     /// What its eviction depends on.
     pub eviction: Eviction,
+    /// What its containers have instead of what they requested.
+    pub sizes: Result<Sizes, Refusal>,
 }
 
 impl PodRequest {
@@ -57,6 +60,7 @@ impl PodRequest {
         let metadata = &pod.metadata;
         let named = |name: &String| Some(name).filter(|name| !name.is_empty()).cloned();
         let labels = metadata.labels.iter().filter(|(name, _)| name.starts_with(POD_LABELS));
+        let sizes = Sizes::read(&metadata.annotations);
         Some(Self {
             namespace: metadata.namespace.clone(),
             name: metadata.name.clone(),
@@ -64,7 +68,7 @@ impl PodRequest {
             version: metadata.resource_version.clone(),
             bound: named(&pod.spec.node_name),
             running: pod.status.phase == "Running",
-            weights: weights(pod, requests.as_deref().unwrap_or_default()),
+            weights: weights(pod, requests.as_deref().unwrap_or_default(), sizes.as_ref().ok()),
             requests,
             labels: labels.map(|(name, text)| (name.clone(), text.clone())).collect(),
             allocation: Allocation::read(&metadata.annotations),
@@ -72,6 +76,7 @@ impl PodRequest {
             nominated: named(&pod.status.nominated_node_name),
             in_gang: in_gang(pod),
             eviction: Eviction::of(pod),
+            sizes,
         })
     }
 
@@ -109,9 +114,12 @@ impl PodRequest {
     }
 }
 
-fn weights(pod: &Pod, requests: &[ContainerRequest]) -> Vec<u32> {
+fn weights(pod: &Pod, requests: &[ContainerRequest], sizes: Option<&Sizes>) -> Vec<u32> {
     let containers = || pod.spec.containers.iter().chain(&pod.spec.init_containers);
-    let weight = |request: &ContainerRequest| containers().nth(request.index)?.weight;
+    let resized = |request: &ContainerRequest| sizes?.0.get(&request.container)?.weight;
+    let weight = |request: &ContainerRequest| {
+        resized(request).or_else(|| containers().nth(request.index)?.weight)
+    };
     requests.iter().map(|request| weight(request).unwrap_or(1)).collect()
 }
 

@@ -6,6 +6,7 @@ use crate::gpus::{Gpu, NodeGpus};
 use crate::names::variable;
 use crate::pod_request::PodRequest;
 use crate::refusal::{Refusal, quoted};
+use crate::sizes::Sizes;
 
 /// Returns the variables of a container of a pod that was placed on this node, or `None` if the
 /// container requests nothing.
@@ -37,7 +38,7 @@ pub fn of(
         )));
     }
     // The whole pod is checked, so that no container starts in a pod in which another cannot.
-    allocation.shares(requests, node)?;
+    allocation.shares(requests, node, &Sizes::default())?;
     let own = allocation.of_container(request, node)?;
     let gpus: Vec<(&Gpu, u64)> =
         own.iter().filter_map(|(index, units)| Some((node.gpu(*index)?, *units))).collect();
@@ -98,7 +99,7 @@ pub fn of(
 
 /// Returns the limit in MiB if MiB were requested and the sizes of all GPUs are known: then the
 /// limit is exact, not a number of units.
-fn exact_mib(request: &ContainerRequest, gpus: &[(&Gpu, u64)]) -> Option<u64> {
+pub(crate) fn exact_mib(request: &ContainerRequest, gpus: &[(&Gpu, u64)]) -> Option<u64> {
     match request.amount {
         Amount::Each { memory: Memory::Mib(mib), .. }
             if gpus.iter().all(|(gpu, _)| gpu.mib.is_some()) =>
@@ -111,7 +112,7 @@ fn exact_mib(request: &ContainerRequest, gpus: &[(&Gpu, u64)]) -> Option<u64> {
 
 impl Allocation {
     /// Returns the container's units by GPU.
-    fn of_container(
+    pub(crate) fn of_container(
         &self,
         request: &ContainerRequest,
         node: &NodeGpus,

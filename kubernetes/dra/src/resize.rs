@@ -2,51 +2,20 @@
 //!
 //! A claim is immutable, and the scheduler goes on counting what it consumed. So an annotation
 //! lowers memory, weight and cores, and raises them again up to that, never beyond.
-//!
-//! ```text
-//!   cgpu.dev/resize: memory=4Gi,weight=1             each share of the claim
-//!   cgpu.dev/resize: main: memory=4Gi; other: weight=1     those of a request
-//! ```
-//!
-//! What it does not name is as claimed, and so is everything without the annotation.
+//! Its syntax is that of [`cgpu_kubernetes_core::resize`].
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use cgpu_kubernetes_core::quantity;
 use cgpu_kubernetes_core::refusal::{Refusal, quoted};
+pub use cgpu_kubernetes_core::resize::{ANNOTATION, Outcome};
+use cgpu_kubernetes_core::resize::{Amounts, parsed};
 
 use crate::allocation::{Access, NodeClaim, Share};
 use crate::capacity::{CORES, Capacity, MEMORY, MEMORY_STEP, WEIGHT};
 
-/// The annotation of a claim.
-pub const ANNOTATION: &str = "cgpu.dev/resize";
-
-/// What became of a claim's annotation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It applies, also to running containers: what the shares have now.
-    Applied(String),
-    /// It applies to containers that start from now on. Why not yet to running ones.
-    Waiting(String),
-    /// It changes nothing, and why.
-    Refused(String),
-}
-
-impl Outcome {
-    /// Returns it as status, reason and message of a condition.
-    #[must_use]
-    pub fn condition(&self) -> [&str; 3] {
-        match self {
-            Self::Applied(message) => ["True", "Applied", message],
-            Self::Waiting(message) => ["False", "Waiting", message],
-            Self::Refused(message) => ["False", "Refused", message],
-        }
-    }
-}
-
-/// Amounts by the name of the capacity, as they are written.
-type Amounts<'a> = BTreeMap<&'a str, &'a str>;
+/// Names of the amounts.
+const NAMES: [&str; 3] = [MEMORY, WEIGHT, CORES];
 
 /// Returns a claim with its shares resized as its annotation says; without one, as claimed.
 ///
@@ -56,7 +25,8 @@ pub fn resized(claim: &NodeClaim, annotation: Option<&str>) -> Result<NodeClaim,
     let refuse = |why: String| {
         Refusal::new(format!("{}: the annotation {ANNOTATION} is refused: {why}", claim.title()))
     };
-    let requests = parsed(annotation.unwrap_or_default()).map_err(refuse)?;
+    let form = "memory=AMOUNT, weight=NUMBER or cores=NUMBER";
+    let requests = parsed(annotation.unwrap_or_default(), &NAMES, form).map_err(refuse)?;
     let is_known = |request: &str| claim.shares.iter().any(|share| share.request == request);
     if let Some(unknown) = requests.keys().copied().flatten().find(|request| !is_known(request)) {
         return Err(refuse(format!("the claim has no request {} here", quoted(unknown))));
@@ -97,34 +67,6 @@ pub fn described(claim: &NodeClaim) -> String {
     }
     let limited = claim.shares.iter().filter(|share| !share.is_admin());
     limited.map(|share| Has(share).to_string()).collect::<Vec<_>>().join(", ")
-}
-
-/// Parses the annotation: amounts by request; none: of every request without its own.
-fn parsed(text: &str) -> Result<BTreeMap<Option<&str>, Amounts<'_>>, String> {
-    let mut requests = BTreeMap::new();
-    for entry in text.split(';').map(str::trim).filter(|entry| !entry.is_empty()) {
-        let (request, list) = match entry.split_once(':') {
-            Some((request, list)) => (Some(request.trim()), list),
-            None => (None, entry),
-        };
-        let mut amounts = Amounts::new();
-        for amount in list.split(',') {
-            let named = amount.split_once('=').map(|(name, value)| (name.trim(), value.trim()));
-            let Some((name @ (MEMORY | WEIGHT | CORES), value)) = named else {
-                return Err(format!(
-                    "{} is not memory=AMOUNT, weight=NUMBER or cores=NUMBER",
-                    quoted(amount.trim())
-                ));
-            };
-            if amounts.insert(name, value).is_some() {
-                return Err(format!("{} names {name} twice", quoted(entry)));
-            }
-        }
-        if requests.insert(request, amounts).is_some() {
-            return Err(format!("{} is the second entry for its request", quoted(entry)));
-        }
-    }
-    Ok(requests)
 }
 
 /// Returns what is consumed with these amounts in place of it. Memory is rounded up to

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod containers;
 pub mod gpus;
 pub mod health;
 pub mod monitor;

@@ -25,6 +25,7 @@ mod kubelet;
 mod node;
 mod options;
 mod pods;
+mod resizer;
 mod resource;
 
 use std::process::ExitCode;
@@ -46,6 +47,7 @@ use crate::cdi::Cdi;
 use crate::endpoint::Endpoint;
 use crate::options::Options;
 use crate::pods::Pods;
+use crate::resizer::Resizer;
 use crate::resource::Resource;
 
 /// Delay before a failed write is repeated.
@@ -102,6 +104,15 @@ async fn run(options: Options) -> Result<()> {
         let (api, node, held) = (api.clone(), node.clone(), held.subscribe());
         async move { node::synchronize(&api, unit, gpus, held, node, &sender).await }
     });
+    let resizer = Resizer {
+        api: api.clone(),
+        pods: Arc::clone(&pods),
+        observed: observed.clone(),
+        held: held.subscribe(),
+        root: options.root.clone(),
+        may_grow: options.allow_growth,
+    };
+    tokio::spawn(async move { resizer.run().await });
     tokio::spawn(held::watch_containers(options.root.clone(), observed.clone(), held));
     tokio::spawn(annotate(api.clone(), Arc::clone(&pods), cdi.clone()));
     tokio::spawn({

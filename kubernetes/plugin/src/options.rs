@@ -20,6 +20,10 @@ pub(crate) struct Options {
     /// Offer nvidia.com/gpu as well, as HAMi defines it
     #[arg(long)]
     pub(crate) hami: bool,
+    /// Let the annotation cgpu.dev/resize raise a container beyond what it requested: where an
+    /// admission policy checks the permission of its author
+    #[arg(long)]
+    pub(crate) allow_growth: bool,
     /// Seconds without errors after which a GPU that answers is healthy again
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub(crate) recovery: u64,

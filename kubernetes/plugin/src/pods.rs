@@ -13,6 +13,7 @@ use cgpu_kubernetes_core::names::{Dialect, Dialects, annotation};
 use cgpu_kubernetes_core::object::Pod;
 use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::refusal::Refusal;
+use cgpu_kubernetes_core::resize::ANNOTATION;
 use cgpu_kubernetes_core::slice::{Slices, Token};
 use serde_json::json;
 use tokio::sync::{Notify, watch};
@@ -29,6 +30,8 @@ pub(crate) struct Pods {
     listed: watch::Sender<bool>,
     /// Notified when a pod needs an annotation, or a slice becomes unassigned.
     pub(crate) changed: Notify,
+    /// Notified when a pod changes: it may have to be resized.
+    pub(crate) resizes: Notify,
 }
 
 #[derive(Default)]
@@ -54,6 +57,7 @@ impl Pods {
             inner: Mutex::default(),
             listed: watch::Sender::new(false),
             changed: Notify::new(),
+            resizes: Notify::new(),
         }
     }
 
@@ -129,6 +133,14 @@ impl Pods {
         slices.tokens().collect()
     }
 
+    /// Returns the pods that are to be resized, or were.
+    pub(crate) fn resized(&self) -> Vec<Pod> {
+        let names = [ANNOTATION, annotation::SIZES, annotation::RESIZE_STATUS];
+        let is_one =
+            |pod: &&Pod| names.iter().any(|name| pod.metadata.annotations.contains_key(*name));
+        self.inner().live.values().filter(is_one).cloned().collect()
+    }
+
     /// Returns the annotations that are missing on pods with slices.
     pub(crate) fn pending_annotations(&self) -> Vec<PendingAnnotations> {
         let inner = self.inner();
@@ -202,11 +214,13 @@ impl EventHandler<Pod> for Pods {
         drop(inner);
         self.listed.send_replace(true);
         self.changed.notify_one();
+        self.resizes.notify_one();
     }
 
     fn apply(&self, pod: Pod) {
         self.inner().apply(pod);
         self.changed.notify_one();
+        self.resizes.notify_one();
     }
 
     fn delete(&self, pod: Pod) {

@@ -280,6 +280,19 @@ fn rights_of_the_plugin_are_those_it_uses() {
     until_holds("it is written on a pod", || {
         server.journal().iter().any(|it| it.method == "PATCH" && it.path.contains("/pods/p"))
     });
+    // A resize that is refused twice, with the same event.
+    for text in ["weight=0", "weight=99", "weight=0"] {
+        let key = Key::pod("test", "p1");
+        server.edit(&key, |pod| pod["metadata"]["annotations"]["cgpu.dev/resize"] = json!(text));
+        until_holds("the resize is answered", || {
+            let pod = server.object(&key).expect("the pod");
+            let answer = pod["metadata"]["annotations"]["cgpu.dev/resize-status"].as_str();
+            answer.is_some_and(|answer| answer.contains(&format!("\"{text}\"")))
+        });
+    }
+    until_holds("the event is counted on", || {
+        server.journal().iter().any(|it| it.method == "PATCH" && it.path.contains("/events/"))
+    });
     let _ = plugin.kill();
     agree("cgpu-device-plugin", &rights_of("cgpu-device-plugin"), needs(&server.journal()));
 }

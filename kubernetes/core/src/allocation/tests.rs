@@ -38,8 +38,8 @@ fn shares(
 ) -> Result<Vec<(u32, u64)>, String> {
     let allocation =
         Allocation::read(&texts(annotations)).map_err(|refusal| refusal.to_string())?.expect("one");
-    let shares =
-        allocation.shares(requests, &node(sizes)).map_err(|refusal| refusal.to_string())?;
+    let shares = allocation.shares(requests, &node(sizes), &Sizes::default());
+    let shares = shares.map_err(|refusal| refusal.to_string())?;
     Ok(shares.iter().map(|(gpu, share)| (*gpu, share.units)).collect())
 }
 
@@ -199,7 +199,7 @@ proptest! {
         let mut longer = annotations.clone();
         longer.insert(SPLIT.into(), split);
         for allocation in [with, Allocation::read(&longer)].into_iter().flatten().flatten() {
-            let _ = allocation.shares(&[request(0, 8)], &node(&[14, 14]));
+            let _ = allocation.shares(&[request(0, 8)], &node(&[14, 14]), &Sizes::default());
         }
     }
 }

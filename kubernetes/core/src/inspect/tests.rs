@@ -219,7 +219,10 @@ fn shares_show_weights_and_percentages() {
     deploy(&mut cluster, "plain", 2);
     let mut pod =
         crate::fixture::pod("heavy", &[(crate::names::MEMORY, "3"), (crate::names::CORE, "30")]);
-    pod.spec.containers[0].weight = Some(4);
+    pod.spec.containers[0].weight = Some(2);
+    // It has been resized.
+    let sizes = r#"{"main":{"weight":4}}"#.to_owned();
+    pod.metadata.annotations.insert(crate::names::annotation::SIZES.to_owned(), sizes);
     deploy_pod(&mut cluster, pod);
     let overview = Overview::of(&cluster, None).unwrap();
     assert_eq!(

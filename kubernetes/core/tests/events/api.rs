@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use cgpu_kubernetes_core::claim::Change;
+use cgpu_kubernetes_core::names::annotation;
 use cgpu_kubernetes_core::object::{Node, Pod};
 use fastrand::Rng;
 
@@ -29,6 +30,8 @@ pub(crate) struct Api {
     /// Number of events that were dropped before those.
     pub(crate) dropped: usize,
     pub(crate) taken: BTreeMap<String, Taken>,
+    /// Resizes that were written and are not confirmed: the units of the pod's GPUs before.
+    pub(crate) resizing: BTreeMap<String, Option<String>>,
     /// Original annotations of the pods whose annotations were edited.
     pub(crate) corrupted: BTreeMap<String, BTreeMap<String, String>>,
     /// Number of each kind of event.
@@ -38,7 +41,7 @@ pub(crate) struct Api {
 }
 
 /// Counts of events of pods, as a watch reports them.
-pub(crate) const POD_EVENTS: [&str; 10] = [
+pub(crate) const POD_EVENTS: [&str; 12] = [
     "created",
     "claimed",
     "withdrawn",
@@ -49,6 +52,8 @@ pub(crate) const POD_EVENTS: [&str; 10] = [
     "corrupted",
     "repaired",
     "deleted",
+    "resizing",
+    "resized",
 ];
 
 impl Api {
@@ -125,6 +130,7 @@ impl Api {
     pub(crate) fn delete(&mut self, uid: &str) {
         self.pods.remove(uid);
         self.taken.remove(uid);
+        self.resizing.remove(uid);
         self.corrupted.remove(uid);
         self.version += 1;
         self.count("deleted");
@@ -133,6 +139,7 @@ impl Api {
 
     pub(crate) fn finish(&mut self, uid: &str, phase: &str) {
         self.taken.remove(uid);
+        self.resizing.remove(uid);
         self.corrupted.remove(uid);
         let what = if phase == "Failed" { "failed" } else { "succeeded" };
         self.write(what, uid, |pod| phase.clone_into(&mut pod.status.phase));
@@ -169,7 +176,10 @@ impl Api {
 /// remove them.
 pub(crate) fn corrupt(api: &mut Api, uid: &str, random: &mut Rng) {
     let Some(pod) = api.pods.get(uid) else { return };
-    if !api.taken.contains_key(uid) || api.corrupted.contains_key(uid) {
+    if !api.taken.contains_key(uid)
+        || api.corrupted.contains_key(uid)
+        || api.resizing.contains_key(uid)
+    {
         return;
     }
     let runs = pod.status.phase == "Running";
@@ -182,7 +192,8 @@ pub(crate) fn corrupt(api: &mut Api, uid: &str, random: &mut Rng) {
             1 => drop(annotations.insert(ALLOCATION.into(), "mine".into())),
             2 => drop(annotations.insert("cgpu.dev/node".into(), "elsewhere".into())),
             3 => drop(annotations.insert("ALIYUN_COM_GPU_MEM_DEV".into(), "100000".into())),
-            _ => annotations.clear(),
+            // What a plugin wrote stays: an admission policy keeps it.
+            _ => annotations.retain(|name, _| name == annotation::SIZES),
         }
     });
 }

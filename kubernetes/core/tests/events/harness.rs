@@ -8,6 +8,7 @@ use serde_json::json;
 use crate::api::{Api, Event, corrupt, repair};
 use crate::extender::{Check, Extender};
 use crate::objects::{container, node, pod};
+use crate::plugin;
 
 pub(crate) const NODES: usize = 50;
 
@@ -55,7 +56,8 @@ impl Harness {
             }),
             400..410 => self.of_any(corrupt),
             410..425 => self.of_any(|api, uid, _| repair(api, uid)),
-            425..430 => self.change_node(),
+            425..428 => self.change_node(),
+            428..430 => self.of_any(plugin::shrink),
             430..433 => {
                 self.api.count("restarts of an extender");
                 self.extenders[which] = Extender::new(&self.api);
@@ -75,6 +77,14 @@ impl Harness {
                 }
             }
             650..850 => self.extenders[which].advance(&mut self.api, &mut self.random, self.check),
+            850..880 => self.of_any(plugin::grow),
+            880..910 => {
+                let check = self.check;
+                let resizing: Vec<String> = self.api.resizing.keys().cloned().collect();
+                if let Some(uid) = self.random.choice(&resizing) {
+                    plugin::confirm(&mut self.api, uid, check);
+                }
+            }
             _ => self.extenders[which].watch(&mut self.api, &mut self.random),
         }
     }
@@ -152,6 +162,9 @@ impl Harness {
         for name in self.api.sizes.keys().cloned().collect::<Vec<_>>() {
             let mib: Vec<u64> = self.api.sizes[&name].iter().map(|units| units * 1024).collect();
             self.api.set_node(node(&name, &mib, &[]));
+        }
+        for uid in self.api.resizing.keys().cloned().collect::<Vec<_>>() {
+            plugin::confirm(&mut self.api, &uid, self.check);
         }
         for round in 0..4 {
             self.now += 2 * CLAIM_TIMEOUT_NANOS;

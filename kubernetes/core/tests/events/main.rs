@@ -12,6 +12,7 @@ mod api;
 mod extender;
 mod harness;
 mod objects;
+mod plugin;
 
 use cgpu_kubernetes_core::gpus::NodeGpus;
 

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cgpu_client::message::{ContainerStatus, Status};
-use cgpu_client::{Client, record, share};
+use cgpu_client::share;
 use cgpu_kubernetes_client::{Api, timestamp};
 use cgpu_kubernetes_core::refusal::Refusal;
 use cgpu_kubernetes_dra::allocation::{NodeClaim, Share};
@@ -18,7 +17,7 @@ use cgpu_kubernetes_dra::prepared::PreparedClaims;
 use cgpu_kubernetes_dra::resize::{self, ANNOTATION, Outcome};
 use cgpu_kubernetes_dra::status::{Condition, Conditions};
 use cgpu_kubernetes_dra::store::Folders;
-use cgpu_kubernetes_node::monitor;
+use cgpu_kubernetes_node::containers::Containers;
 use cgpu_shm::limits::Limits;
 use tracing::{debug, info, warn};
 
@@ -26,8 +25,6 @@ use crate::objects;
 
 /// Shortest time between two reads.
 const MIN_SPACING: Duration = Duration::from_secs(1);
-/// Timeout for each answer of the monitor.
-const MONITOR_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Resizes the claims of a node.
 pub(crate) struct Resizer {
@@ -134,8 +131,8 @@ fn outcome(
     if !claim.shares.iter().any(|share| share.is_resized()) {
         return None;
     }
-    let monitor = Monitor::connect(root);
-    let running = monitor.as_ref().map_or_else(|_| Vec::new(), Monitor::with_shares);
+    let monitor = Containers::read(root);
+    let running = monitor.as_ref().map_or_else(|_| Vec::new(), Containers::with_shares);
     let others = claims.ledger().clone();
     let mut changes = Vec::new();
     for (container, shares) in running {
@@ -150,7 +147,9 @@ fn outcome(
         return Some(Outcome::Waiting(refusal.to_string()));
     }
     let applied = match monitor {
-        Ok(mut monitor) => changes.iter().try_for_each(|(at, limits)| monitor.apply(*at, limits)),
+        Ok(mut monitor) => {
+            changes.iter().try_for_each(|(at, limits)| monitor.apply(*at, limits, limits))
+        }
         Err(why) => Err(why),
     };
     Some(match applied {
@@ -179,55 +178,4 @@ fn limits(claim: &NodeClaim, ledger: &Ledger, shares: &[String]) -> Result<Optio
         own.into_iter().filter_map(|share| share.to_limits().transpose()).collect();
     let own = own.map_err(|refusal| refusal.to_string())?;
     if own.is_empty() { Ok(None) } else { share::combined(&own).map(Some) }
-}
-
-/// The monitor, and the containers that it knows.
-struct Monitor {
-    client: Client,
-    status: Status,
-}
-
-impl Monitor {
-    fn connect(root: &Path) -> Result<Self, String> {
-        let mut client = monitor::connect(root, MONITOR_TIMEOUT)?;
-        let status = client.status().map_err(|failure| failure.to_string())?;
-        Ok(Self { client, status })
-    }
-
-    /// Returns the positions of containers that have shares, with the names of these.
-    fn with_shares(&self) -> Vec<(usize, Vec<String>)> {
-        let shares = |(at, container): (usize, &ContainerStatus)| {
-            let shares = record::shares(&container.dir);
-            (!shares.is_empty()).then_some((at, shares))
-        };
-        self.status.containers.iter().enumerate().filter_map(shares).collect()
-    }
-
-    /// Gives a container these limits, where it has others.
-    fn apply(&mut self, at: usize, limits: &Limits) -> Result<(), String> {
-        let Some(container) = self.status.containers.get(at) else { return Ok(()) };
-        record::raise(&container.dir, limits)
-            .map_err(|error| format!("cannot record the limits of {}: {error}", container.id))?;
-        let mut values = Vec::new();
-        for gpu in &container.gpus {
-            let path = |node: &str| format!("{}/{}/{node}", gpu.gpu, container.id);
-            let uuid = gpu.uuid.parse().ok();
-            let own = limits.gpus.iter().find(|(own, _)| Some(*own) == uuid);
-            if let Some((_, bytes)) = own.filter(|(_, bytes)| bytes.0 != gpu.limit) {
-                values.push((path("memsize"), bytes.0));
-            }
-            // These are set on all of its GPUs at once.
-            if container.weight != limits.weight {
-                values.push((path("weight"), limits.weight.into()));
-            }
-            if container.percent != limits.percent {
-                values.push((path("percent"), limits.percent.unwrap_or(0).into()));
-            }
-        }
-        for (path, value) in values {
-            let set = self.client.set(&path, &value.to_string());
-            set.map_err(|failure| format!("{path}: {failure}"))?;
-        }
-        Ok(())
-    }
 }

@@ -177,10 +177,10 @@ cgpu_diagnosis::causes! {
         "Configure the node's engine to start containers by cgpu-runtime (cgpu-node, or `cgpu \
          setup containerd --default`), and recreate the pod.";
     NotResized, Unlimited, Wrong, "not_resized",
-        "The claim's annotation cgpu.dev/resize is not applied: its containers have the size that \
-         they had.",
-        "After `Refused` correct the annotation, or make a new claim; after `Waiting` check that \
-         the monitor runs on the node.";
+        "The annotation cgpu.dev/resize of the claim or pod is not applied: its containers have \
+         the size that they had.",
+        "After `Refused` correct the annotation, or make a new claim or pod; after `Waiting` do \
+         what the message says, and check that the monitor runs on the node.";
     // It has no GPU.
     RequestsNothing, NoGpu, ByDesign, "requests_nothing",
         "The pod requests no part of a GPU.",

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use cgpu_kubernetes_core::accounting::Holding;
+use cgpu_kubernetes_core::names::annotation;
 use cgpu_kubernetes_core::placement;
 use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::preemption;
 use cgpu_kubernetes_core::resource_request::ResourceRequest;
+use serde_json::Value;
 
 use super::causes::{Cause, Findings};
 use super::facts::{Facts, ObservedPod};
@@ -175,12 +177,25 @@ fn examine_bound(
         }
     }
     examine_overrides(facts, observed, pod_request, subject, findings);
+    examine_resize(observed, subject, findings);
     // Causes of all containers of a node are findings of the node, which is checked, too.
     if !node.isolated {
         return;
     }
     if pod_request.running && has_gpus && observed.is_unbound() {
         findings.add(Cause::NotBound, subject, format!("on node {name}"));
+    }
+}
+
+/// Reports a resize that was refused, or waits.
+fn examine_resize(observed: &ObservedPod, subject: &str, findings: &mut Findings) {
+    let annotations = &observed.pod.metadata.annotations;
+    let Some(text) = annotations.get(annotation::RESIZE_STATUS) else { return };
+    let status: Value = serde_json::from_str(text).unwrap_or_default();
+    let outcome = status["outcome"].as_str().unwrap_or_default();
+    if matches!(outcome, "Refused" | "Waiting") {
+        let message = status["message"].as_str().unwrap_or_default();
+        findings.add(Cause::NotResized, subject, format!("{outcome}: {message}"));
     }
 }
 

@@ -281,6 +281,16 @@ fn unlimited_pods_have_a_cause() {
         pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"] = json!("false")
     };
     assert_eq!(with(unbound), ["not_bound"]);
+    let resized = |outcome: &'static str| {
+        let mut pod = running("p", 2);
+        let status = json!({"resize": "weight=0", "outcome": outcome, "message": "m"});
+        pod["metadata"]["annotations"]["cgpu.dev/resize-status"] = json!(status.to_string());
+        Cluster::healthy().with(pod).names()
+    };
+    assert_eq!(resized("Applied"), [""; 0]);
+    for outcome in ["Refused", "Waiting"] {
+        assert_eq!(resized(outcome), ["not_resized"]);
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use cel::{Context, Env, Program, StructDef, extensions};
 use cgpu_kubernetes_core::quantity;
 use serde_json::{Map, Value, json};
 
-use crate::requests::{NAMESPACES, Operation, Request, objects};
+use crate::requests::{GROWER, NAMESPACES, Operation, Request, objects};
 
 /// A policy, compiled.
 pub(crate) struct Policy {
@@ -70,6 +70,19 @@ fn add_quantities(context: &mut Context<'_, '_>) {
     let compare =
         move |This(one): This<Text>, other: Text| amount(&one).cmp(&amount(&other)) as i64;
     context.add_function("compareTo", compare).expect(add);
+}
+
+/// Adds what an expression asks the API server's authorizer, which is a text here: the user, then
+/// what was named. The users who may do something are those of the table.
+fn add_authorizer(context: &mut Context<'_, '_>) {
+    type Text = Arc<String>;
+    let add = "a function that CEL does not have";
+    let named = |This(it): This<Text>, name: Text| Arc::new(format!("{it} {name}"));
+    for function in ["group", "resource", "namespace", "check"] {
+        context.add_function(function, named).expect(add);
+    }
+    let permitted = format!("{} cgpu.dev pods default grow", GROWER.name);
+    context.add_function("allowed", move |This(it): This<Text>| **it == permitted).expect(add);
 }
 
 impl Policy {
@@ -174,7 +187,7 @@ impl Policy {
 /// What the expressions of a policy see of a request.
 struct Evaluation {
     env: Arc<Env>,
-    inputs: [(&'static str, Value); 4],
+    inputs: [(&'static str, Value); 5],
     variables: HashMap<String, cel::Value>,
 }
 
@@ -188,11 +201,13 @@ impl Evaluation {
             .map(|(name, value)| ((*name).to_owned(), json!(value)))
             .collect();
         let namespace = json!({"metadata": {"name": namespace, "labels": labels}});
+        let user = request["userInfo"]["username"].clone();
         let inputs = [
             ("request", request),
             ("object", object),
             ("oldObject", old),
             ("namespaceObject", namespace),
+            ("authorizer", user),
         ];
         Self { env: Arc::clone(&policy.env), inputs, variables: HashMap::new() }
     }
@@ -212,6 +227,7 @@ impl Evaluation {
     fn value(&self, program: &Program) -> cel::Value {
         let mut context = Context::with_env(Arc::clone(&self.env));
         add_quantities(&mut context);
+        add_authorizer(&mut context);
         for (name, value) in &self.inputs {
             context.add_variable(*name, value).expect("a value");
         }

@@ -80,7 +80,8 @@ fn policies_name_all_annotations_of_the_programs() {
             serde_json::from_str(variable["expression"].as_str().unwrap()).unwrap()
         };
         assert_eq!(list("claim"), annotation::ALL, "{name}");
-        assert_eq!(list("given"), [annotation::ASSIGNED, annotation::SLICES], "{name}");
+        let given = [annotation::ASSIGNED, annotation::SLICES, annotation::SIZES];
+        assert_eq!(list("given"), [&given[..], &[annotation::RESIZE_STATUS]].concat(), "{name}");
     }
 }
 

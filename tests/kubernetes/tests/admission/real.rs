@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::dialects::{Policies, claims, dialect_objects, large, refused, translated};
 use crate::interpreter::Policy;
-use crate::requests::{NAMESPACES, Operation, Request, User, objects, requests};
+use crate::requests::{GROWER, NAMESPACES, Operation, Request, User, objects, requests};
 use crate::{policies, policy_objects};
 
 pub(crate) const ADMINISTRATOR: User = User { name: "admin", node: None };
@@ -36,7 +36,8 @@ pub(crate) struct ApiServer {
 }
 
 impl ApiServer {
-    /// Starts it with the data in `folder`; all users may do all that the policies allow.
+    /// Starts it with the data in `folder`; all users may do all that the policies allow, and one
+    /// may let pods grow.
     fn start(etcd: &Path, api_server: &Path, kubectl: &Path, folder: &Path) -> Self {
         let at = |name: &str| folder.join(name).to_string_lossy().into_owned();
         let [clients, peers, secure, proxy] = std::array::from_fn(|_| free_port());
@@ -65,7 +66,7 @@ impl ApiServer {
             "--bind-address=127.0.0.1",
             &format!("--cert-dir={}", at("certificates")),
             "--service-cluster-ip-range=10.0.0.0/24",
-            "--authorization-mode=AlwaysAllow",
+            "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
             "--service-account-issuer=https://kubernetes.default.svc",
             &format!("--service-account-key-file={}", at("certificate")),
@@ -97,6 +98,9 @@ impl ApiServer {
         let kind = if method == "PATCH" { "merge-patch+json" } else { "json" };
         let mut headers = vec![("Content-Type", format!("application/{kind}"))];
         headers.push(("Impersonate-User", user.name.to_owned()));
+        if user.name == ADMINISTRATOR.name {
+            headers.push(("Impersonate-Group", "system:masters".to_owned()));
+        }
         headers.extend(user.node.map(|node| {
             ("Impersonate-Extra-authentication.kubernetes.io%2fnode-name", node.to_owned())
         }));
@@ -156,6 +160,22 @@ pub(crate) fn started(test: &str, folder: &Path) -> Option<ApiServer> {
     until_holds("the namespace is there", || {
         server.send(ADMINISTRATOR, "GET", "/api/v1/namespaces/default", &json!({})).status == 200
     });
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let role = |name: &str, rule: Value| json!({"metadata": {"name": name}, "rules": [rule]});
+    let groups = ["", "resource.k8s.io", "admissionregistration.k8s.io"];
+    let all = json!({"apiGroups": groups, "resources": ["*"], "verbs": ["*"]});
+    let grow = json!({"apiGroups": ["cgpu.dev"], "resources": ["pods"], "verbs": ["grow"]});
+    let binding = |name: &str, kind: &str, subject: &str| {
+        json!({"metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": subject}]})
+    };
+    let everyone = binding("all", "Group", "system:authenticated");
+    server.create(&format!("{rbac}/clusterroles"), &role("all", all));
+    server.create(&format!("{rbac}/clusterrolebindings"), &everyone);
+    server.create(&format!("{rbac}/clusterroles"), &role("grow", grow));
+    let grower = binding("grow", "User", GROWER.name);
+    server.create(&format!("{rbac}/namespaces/default/rolebindings"), &grower);
     Some(server)
 }
 

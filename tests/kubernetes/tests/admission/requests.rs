@@ -1,6 +1,7 @@
 //! Requests to an API server, and whether the policies refuse them.
 
 use cgpu_kubernetes_core::names::annotation;
+use cgpu_kubernetes_core::resize::ANNOTATION;
 use serde_json::{Value, json};
 
 use crate::claims;
@@ -29,6 +30,8 @@ const EXTENDER: User = user("system:serviceaccount:kube-system:cgpu-scheduler-ex
 /// The extender's name in a namespace of its author's.
 const IMPOSTOR: User = user("system:serviceaccount:jane:cgpu-scheduler-extender");
 const PLUGIN: User = plugin(Some("n1"));
+/// May let pods grow, in the namespace `default`.
+pub(crate) const GROWER: User = user("carol");
 
 /// Namespaces, with their labels. One more has none: `default`.
 pub(crate) const NAMESPACES: [(&str, &[(&str, &str)]); 3] = [
@@ -96,12 +99,15 @@ fn claim(node: &str) -> Value {
 
 /// Returns the objects that the requests find.
 pub(crate) fn objects() -> Vec<Value> {
+    let mut grown = claim("n1");
+    grown[ANNOTATION] = json!("memory=8Gi,grow=true");
     vec![
         node("n1"),
         node("n2"),
         pod("pending", None, &json!({})),
         pod("claimed", None, &claim("n1")),
         pod("bound", Some("n1"), &claim("n1")),
+        pod("grown", Some("n1"), &grown),
     ]
 }
 
@@ -132,7 +138,8 @@ pub(crate) fn requests() -> Vec<Request> {
         add(allow, user, "pods", Create(plain.clone()));
         add(refuse, user, "pods", Create(claimed.clone()));
     }
-    let names = annotation::ALL.iter().chain([&annotation::SLICES]);
+    let given = [annotation::SLICES, annotation::SIZES, annotation::RESIZE_STATUS];
+    let names = annotation::ALL.iter().chain(&given);
     for name in names {
         add(refuse, AUTHOR, "pods", Create(pod("new", None, &json!({*name: "0"}))));
         let patch = || annotations(&json!({*name: "9"}));
@@ -195,6 +202,31 @@ pub(crate) fn requests() -> Vec<Request> {
     add(refuse, PLUGIN, "pods", Update("bound", annotations(&json!({annotation::INDEX: "1"}))));
     add(refuse, PLUGIN, "pods", Update("bound", deadline));
     add(refuse, plugin(Some("n2")), "pods", Update("bound", label));
+
+    // The author of a pod resizes it. To let it grow needs a permission, also at its creation.
+    let resize = |text: &str| json!({ANNOTATION: text});
+    for text in ["memory=1Gi,weight=2", "not understood"] {
+        add(allow, AUTHOR, "pods", Update("bound", annotations(&resize(text))));
+        add(allow, AUTHOR, "pods", Create(pod("new", None, &resize(text))));
+    }
+    for text in ["memory=8Gi,grow=true", "main: grow = true", "main:\u{b}grow\u{3000}=true"] {
+        for (refused, user) in
+            [(refuse, AUTHOR), (refuse, EXTENDER), (refuse, KUBELET), (allow, GROWER)]
+        {
+            if user.name == AUTHOR.name || user.name == GROWER.name {
+                add(refused, user, "pods", Create(pod("new", None, &resize(text))));
+                add(refused, user, "pods", Update("bound", annotations(&resize(text))));
+            }
+            add(refused, user, "pods/status", Update("bound", annotations(&resize(text))));
+        }
+    }
+    add(refuse, AUTHOR, "pods", Update("grown", annotations(&resize("memory=9Gi,grow=true"))));
+    add(allow, AUTHOR, "pods", Update("grown", annotations(&json!({"mine": "1"}))));
+    add(allow, AUTHOR, "pods", Update("grown", annotations(&json!({ANNOTATION: null}))));
+    add(allow, PLUGIN, "pods", Update("grown", annotations(&json!({annotation::SIZES: "{}"}))));
+    for user in [SCHEDULER, GROWER] {
+        add(refuse, user, "pods/binding", Create(binding(&resize("memory=1Gi"))));
+    }
 
     // Every scheduler may bind.
     for user in [SCHEDULER, OTHER_SCHEDULER, EXTENDER] {

@@ -1,17 +1,62 @@
-//! Pods that are deleted by force.
+//! Running pods that are resized by their annotation, and pods that are deleted by force.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use cgpu_e2e::Fixture;
+use cgpu_e2e::{Fixture, Monitor};
 use cgpu_kubernetes_tests::api_server::Key;
 use cgpu_kubernetes_tests::engine::Container;
 use serde_json::{Value, json};
 
-use crate::host::{CORE, Host, MEMORY, NODE};
+use crate::host::{CORE, Host, MEMORY, MIB, NODE};
 
+const ANNOTATION: &str = "cgpu.dev/resize";
 const GPUS: &str = "T4:15109,T4:15109";
 
 impl Host<'_> {
+    fn resize(&self, pod: &str, text: Option<&str>) {
+        assert!(self.server.edit(&Key::pod("test", pod), |pod| {
+            pod["metadata"]["annotations"][ANNOTATION] = json!(text);
+            if text.is_none() {
+                pod["metadata"]["annotations"].as_object_mut().unwrap().remove(ANNOTATION);
+            }
+        }));
+    }
+
+    fn annotation(&self, pod: &str, name: &str) -> Value {
+        let pod = self.server.object(&Key::pod("test", pod)).expect("the pod");
+        let text = pod["metadata"]["annotations"][name].as_str().unwrap_or("null");
+        serde_json::from_str(text).expect("JSON")
+    }
+
+    /// Waits for the answer to an annotation, and for its event; returns the message.
+    fn answer(&self, pod: &str, text: &str, outcome: &str) -> String {
+        let what = format!("{outcome}: {text}");
+        let status = self.fixture.eventually(&what, || {
+            let status = self.annotation(pod, "cgpu.dev/resize-status");
+            (status["resize"] == text && status["outcome"] == outcome).then_some(status)
+        });
+        let message = status["message"].as_str().expect("a message").to_owned();
+        self.fixture.eventually(&format!("an event: {message}"), || {
+            let events = self.server.objects("events");
+            let is_it = |event: &&Value| event["message"] == message.as_str();
+            events.iter().find(is_it).map(|_| ())
+        });
+        message
+    }
+
+    /// Returns MiB of each GPU, weight and percent of a container, by the monitor.
+    fn has(&self, container: &Container) -> (Vec<u64>, Value, Value) {
+        let status = self.fixture.smi();
+        let containers = status["containers"].as_array().expect("containers");
+        let own = containers
+            .iter()
+            .find(|it| it["dir"].as_str().is_some_and(|dir| dir.ends_with(&container.id)));
+        let own = own.unwrap_or_else(|| panic!("{} is not in {status:#}", container.id));
+        let gpus = own["gpus"].as_array().expect("GPUs").iter();
+        let mib = gpus.map(|gpu| gpu["limit"].as_u64().expect("bytes") / MIB).collect();
+        (mib, own["weight"].clone(), own["percent"].clone())
+    }
+
     /// Creates a pod with a running container of 6 units and 30 % on GPU 0.
     fn running(&self, name: &str) -> (Value, Container) {
         let limits: &[(&str, &str)] = &[(MEMORY, "6"), (CORE, "30")];
@@ -20,6 +65,80 @@ impl Host<'_> {
         self.server.edit(&Key::pod("test", name), |pod| pod["status"]["phase"] = "Running".into());
         (pod, container)
     }
+}
+
+#[test]
+fn running_pod_is_resized_as_its_annotation_says() {
+    let fixture = Fixture::new(GPUS);
+    let host = Host::new(&fixture, GPUS);
+    let _monitor = Monitor::start(&fixture);
+    let plugin = host.plugin(&["--allow-growth"]);
+    host.kubelet.offers(MEMORY, 28, 28);
+    host.kubelet.offers(CORE, 200, 200);
+    let (_, container) = host.running("p");
+    let own = 15109 * 6 / 14;
+    fixture.eventually("the container", || {
+        (host.has(&container) == (vec![own], json!(1), json!(30))).then_some(())
+    });
+
+    // Less, more than it requested, and as it requested.
+    let text = "main: memory=2Gi,weight=3,percent=10";
+    let start = Instant::now();
+    host.resize("p", Some(text));
+    assert_eq!(
+        host.answer("p", text, "Applied"),
+        "container `main` has 2048 MiB of GPU 0, weight 3, 10 % of the compute"
+    );
+    println!("resized after {:?}", start.elapsed());
+    assert_eq!(host.has(&container), (vec![2048], json!(3), json!(10)));
+    let text = "memory=10Gi,grow=true";
+    host.resize("p", Some(text));
+    host.answer("p", text, "Applied");
+    assert_eq!(host.has(&container), (vec![10240], json!(1), json!(30)));
+    assert_eq!(host.annotation("p", "cgpu.dev/sizes"), json!({"main": {"memory": 10240}}));
+
+    // What is refused changes nothing.
+    for (text, message) in [
+        ("memory=11Gi", "add grow=true"),
+        ("memory=16Gi,grow=true", "GPU 0 has 15109 MiB"),
+        ("memory=-1", "which is negative"),
+        ("weight=21", "cannot have weight 21: GPU 0 has 20 left for it"),
+        ("weight=26", "expected 1 to 25"),
+    ] {
+        host.resize("p", Some(text));
+        let told = host.answer("p", text, "Refused");
+        assert!(told.contains(message), "{text}: {told}");
+        assert_eq!(host.has(&container), (vec![10240], json!(1), json!(30)), "{text}");
+        assert_eq!(host.annotation("p", "cgpu.dev/sizes"), json!({"main": {"memory": 10240}}));
+    }
+
+    // The room that it has grown into is its own, and another's is not for it.
+    let other = host.pod("q", &[("main", &[(MEMORY, "4")])], &json!({"0": {"0": 4}}));
+    let text = "memory=12Gi,grow=true";
+    host.resize("p", Some(text));
+    let told = host.answer("p", text, "Refused");
+    assert!(told.contains("no room on GPU 0: the pod would hold 12 of 14 units"), "{told}");
+    host.server.remove(&Key::pod("test", other["metadata"]["name"].as_str().unwrap()));
+
+    // The next plugin keeps it, and `cgpu set` does not last.
+    plugin.kill();
+    let plugin = host.plugin(&["--allow-growth"]);
+    let path = format!("0/{}/memsize", &container.id);
+    fixture.set(&path, &(3 * MIB).to_string());
+    fixture.eventually("its size", || (host.has(&container).0 == [10240]).then_some(()));
+    host.resize("p", None);
+    fixture.eventually("what it requested", || {
+        let status = host.annotation("p", "cgpu.dev/resize-status");
+        (status.is_null() && host.has(&container).0 == [own]).then_some(())
+    });
+    assert_eq!(host.annotation("p", "cgpu.dev/sizes"), Value::Null);
+    plugin.kill();
+
+    // Where growth is not allowed, the annotation is refused.
+    let _plugin = host.plugin(&[]);
+    let text = "memory=7Gi,grow=true";
+    host.resize("p", Some(text));
+    assert!(host.answer("p", text, "Refused").contains("--allow-growth"));
 }
 
 #[test]
