@@ -118,7 +118,7 @@ impl Api {
     ///
     /// # Errors
     /// Those of [`Self::list`].
-    pub async fn claimants(
+    pub async fn holders(
         &self,
         node: &str,
         dialects: Dialects,

@@ -193,7 +193,7 @@ impl Resizer {
         sizes: &Sizes,
         node: &NodeGpus,
     ) -> Result<Result<(), Refusal>, Failure> {
-        let pods = self.api.claimants(&node.name, self.pods.dialects()).await?;
+        let pods = self.api.holders(&node.name, self.pods.dialects()).await?;
         Ok(sizes::check_room(request, sizes, node, pods.values()))
     }
 

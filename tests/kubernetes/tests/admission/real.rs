@@ -170,9 +170,9 @@ pub(crate) fn started(test: &str, folder: &Path) -> Option<ApiServer> {
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": subject}]})
     };
-    let everyone = binding("all", "Group", "system:authenticated");
+    let all_users = binding("all", "Group", "system:authenticated");
     server.create(&format!("{rbac}/clusterroles"), &role("all", all));
-    server.create(&format!("{rbac}/clusterrolebindings"), &everyone);
+    server.create(&format!("{rbac}/clusterrolebindings"), &all_users);
     server.create(&format!("{rbac}/clusterroles"), &role("grow", grow));
     let grower = binding("grow", "User", GROWER.name);
     server.create(&format!("{rbac}/namespaces/default/rolebindings"), &grower);
