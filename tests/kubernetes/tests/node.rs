@@ -281,7 +281,7 @@ fn node_with_another_default_runtime_is_unchanged() {
     let node = Node::new();
     node.put(&format!("host/{CONFIG}"), &BEFORE.replace("runc", "nvidia"));
     let outcome = Child::start(node.command("stay")).finish().exits(1);
-    assert!(outcome.stderr.contains("its default runtime is `nvidia`"), "{outcome:?}");
+    assert!(outcome.stderr.contains("its default runtime `nvidia`"), "{outcome:?}");
     assert!(!node.at("ready").exists() && !node.requested("enter").contains("restart"));
     // Pods that name the runtime class can still have it.
     let mut command = node.command("stay");

@@ -213,7 +213,7 @@ fn pods_of_the_runtime_class_have_slices_and_names() {
     assert!(filled.number("error") == 2 && filled.number("granted") <= 6043 * MIB, "{filled:?}");
     let shown = fixture.smi();
     let container = &shown["containers"][0];
-    assert_eq!(container["name"], "trainer/main", "{shown:#}");
+    assert_eq!(container["name"], "default/trainer/main", "{shown:#}");
     assert_eq!(container["image"], IMAGE, "{shown:#}");
     assert_eq!(container["id"], container_id[..12], "{shown:#}");
     let bad = ["container", &pod, "trainer", "bad", IMAGE, "ALIYUN_COM_GPU_MEM_CONTAINER=six"];
