@@ -18,6 +18,7 @@ use cgpu_shm::units::Nanos;
 
 use super::gpu::Gpu;
 use super::shared_turns::HOST_BOUND;
+use super::step::TenantId;
 use super::tenants::Tenant;
 use super::tuning::Tuning;
 use super::turns::{self, Turn};
@@ -145,9 +146,17 @@ impl Gpu {
         } else if self.may_be_bursty(now, holder) {
             // It does not keep its turn through its gaps, so that its bursts become known.
             usual
+        } else if self.rule.is_fixed() && !self.is_wanted_by_others(now, holder.id) {
+            // Its silence costs no other container anything, so it is not charged: the turn is
+            // vacant until any container wants the GPU.
+            usual
         } else {
             holder.tolerance(&self.tuning)
         }
+    }
+
+    fn is_wanted_by_others(&self, now: Nanos, holder: TenantId) -> bool {
+        self.queue.iter().any(|other| other.id != holder && self.wants(now, other))
     }
 
     /// Returns the most credit that a container keeps while it does not want the GPU.

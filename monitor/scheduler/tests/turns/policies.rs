@@ -134,6 +134,31 @@ fn container_that_wastes_its_turns_costs_its_neighbours_nothing() {
     }
 }
 
+/// A server rests between requests, and its neighbour hardly computes. It once had .26 of the GPU
+/// where it has .43 beside an idle one, because its turns lasted through its rests.
+#[test]
+fn rests_while_no_other_wants_the_gpu_are_not_charged() {
+    const RARE: &[Load] = &[Load::bursts(20, 1, 30_000)];
+    const IDLE: &[Load] = &[Load::saturating(60).during(u64::MAX - 1, u64::MAX)];
+    for (name, server) in [
+        ("5 ms", &[Load::bursts(60, 64, 5000)]),
+        ("3 ms", &[Load::bursts(60, 64, 3000)]),
+        ("2 ms", &[Load::bursts(100, 20, 2000)]),
+    ] {
+        for (policy, weights) in [(average(2), [1, 1]), (fixed(20), [15, 5])] {
+            let part = |neighbour: &'static [Load]| {
+                let tenants: [(u32, &[Load]); 2] = [(weights[0], server), (weights[1], neighbour)];
+                let mut harness = Harness::new(policy, &tenants);
+                harness.run_for(2 * SECOND);
+                harness.run_and_measure(6 * SECOND).map_parts(6 * SECOND)[0]
+            };
+            let (rare, idle) = (part(RARE), part(IDLE));
+            println!("rests of {name}, {policy:?}: {rare:.1} beside a rare one, {idle:.1}");
+            assert!(rare >= 0.9 * idle, "rests of {name}, {policy:?}: {rare:.1} of {idle:.1}");
+        }
+    }
+}
+
 #[test]
 fn average_share_is_one_slot_of_the_gpu() {
     for (slots, count) in [(20, 1), (20, 2), (4, 1), (4, 4), (2, 2), (25, 25), (1, 1)] {
