@@ -306,14 +306,16 @@ fn containers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Containe
     deserializer.deserialize_any(Bounded)
 }
 
-/// A variable of a container, as far as a weight needs it.
-#[derive(Default, Deserialize)]
+/// A variable of a container.
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct Variable {
+pub struct Variable {
+    /// Name.
     #[serde(deserialize_with = "nullable")]
-    name: String,
+    pub name: String,
+    /// Value; empty if it comes from elsewhere.
     #[serde(deserialize_with = "nullable")]
-    value: String,
+    pub value: String,
 }
 
 /// Deserializes the weight in a container's variables, of which the last counts.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use cgpu_kubernetes_client::Record;
 use cgpu_kubernetes_core::cluster::Cluster;
 use cgpu_kubernetes_core::names::{Dialects, annotation};
-use cgpu_kubernetes_core::object::{Metadata, Node, Pod, nullable};
+use cgpu_kubernetes_core::object::{Metadata, Node, Pod, Variable, nullable};
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -89,15 +89,6 @@ pub(crate) struct Container {
     pub(crate) args: Vec<String>,
     #[serde(deserialize_with = "nullable")]
     env: Vec<Variable>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Variable {
-    #[serde(deserialize_with = "nullable")]
-    name: String,
-    #[serde(deserialize_with = "nullable")]
-    value: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
