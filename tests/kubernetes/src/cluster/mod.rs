@@ -24,10 +24,11 @@ mod node;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use assets::Assets;
-use cgpu_e2e::{Dist, Fixture, Outcome};
+use cgpu_e2e::{Child, Dist, Fixture, Outcome};
 use control_plane::{ControlPlane, EXTENDER};
 pub use lab::Lab;
 use machine::{Daemon, Machine};
@@ -220,19 +221,29 @@ impl Cluster {
         self.forward = Some(daemon);
     }
 
-    fn kubectl_bare(&self, arguments: &[&str]) -> Outcome {
+    fn kubectl_command(&self, arguments: &[&str]) -> Command {
         let mut command = self.machine.inside(&self.assets.kubectl);
         command.env("HOME", self.folder.path()).args(arguments);
-        Outcome::of(command)
+        command
+    }
+
+    fn kubectl_bare(&self, arguments: &[&str]) -> Outcome {
+        Outcome::of(self.kubectl_command(arguments))
     }
 
     /// Runs `kubectl` as the cluster's administrator.
     #[must_use]
     pub fn kubectl(&self, arguments: &[&str]) -> Outcome {
-        let own = ["--kubeconfig", &self.plane.administrator.to_string_lossy()].map(str::to_owned);
-        let all: Vec<&str> =
-            own.iter().map(String::as_str).chain(arguments.iter().copied()).collect();
-        self.kubectl_bare(&all)
+        let administrator = self.plane.administrator.to_string_lossy();
+        self.kubectl_bare(&[&["--kubeconfig", &administrator], arguments].concat())
+    }
+
+    /// Starts a program in a pod, whose input and output are the child's.
+    #[must_use]
+    pub fn start_in_pod(&self, pod: &str, program: &[&str]) -> Child {
+        let administrator = self.plane.administrator.to_string_lossy();
+        let exec = ["--kubeconfig", &administrator, "exec", "-i", pod, "--"];
+        Child::start_for(self.kubectl_command(&[&exec, program].concat()), LIFETIME)
     }
 
     /// Applies a file.

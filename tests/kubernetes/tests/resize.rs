@@ -1,0 +1,185 @@
+//! A real control plane, kubelet and containerd with a simulated GPU, where the environment names
+//! the programs (`docs/internals/testing.md`): a running pod is resized, and keeps its room when it
+//! is deleted by force.
+
+use std::time::Instant;
+
+use cgpu_e2e::Child;
+use cgpu_kubernetes_tests::cluster::{Cluster, NodeSpec, until};
+use serde_json::{Value, json};
+
+const NODE: &str = "gpu-node";
+const MIB: u64 = 1 << 20;
+/// A T4's allocatable memory in MiB, of 14 units.
+const T4: u64 = 15109;
+/// The argument of the container's first process, which no signal but KILL ends.
+const LONG: &str = "86399";
+
+fn pod(name: &str, units: u64, command: &str) -> String {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {"terminationGracePeriodSeconds": 800, "containers": [{
+            "name": "main", "image": "cheyang/gpu-player:v2", "command": ["sh", "-c", command],
+            "resources": {"limits": {"aliyun.com/gpu-mem": units}},
+        }]},
+    })
+    .to_string()
+}
+
+/// A `worker` in a pod.
+struct Worker(Child);
+
+impl Worker {
+    fn start(cluster: &Cluster, pod: &str) -> Self {
+        let mut child = cluster.start_in_pod(pod, &["worker", "1000"]);
+        assert_eq!(child.answer(), r#"{"ready": true}"#);
+        Self(child)
+    }
+
+    fn answers(&mut self, command: &str) -> Value {
+        self.0.write(&format!("{command}\n"));
+        serde_json::from_str(&self.0.answer()).expect("JSON")
+    }
+
+    fn number(&mut self, command: &str, key: &str) -> u64 {
+        let answer = self.answers(command);
+        answer[key].as_u64().unwrap_or_else(|| panic!("{key} in {answer}"))
+    }
+
+    /// Waits until the program sees a GPU of this size.
+    fn sees(&mut self, mib: u64) {
+        until(&format!("a GPU of {mib} MiB"), || {
+            (self.number("info", "total") == mib * MIB).then_some(())
+        });
+    }
+}
+
+fn annotation(cluster: &Cluster, kind: &str, name: &str, annotation: &str) -> Value {
+    let namespace = if kind == "pod" { "default" } else { "" };
+    let object = cluster.object(kind, namespace, name).expect("the object");
+    let text = object["metadata"]["annotations"][annotation].as_str().unwrap_or("null");
+    serde_json::from_str(text).expect("JSON")
+}
+
+fn resize(cluster: &Cluster, text: &str) -> Instant {
+    let start = Instant::now();
+    let words = ["annotate", "--overwrite", "pod", "trainer", &format!("cgpu.dev/resize{text}")];
+    cluster.kubectl(&words).exits(0);
+    start
+}
+
+/// Waits for the answer to an annotation, and for its event, and returns the message.
+fn answer(cluster: &Cluster, text: &str, outcome: &str, reason: &str) -> String {
+    let status = until(&format!("{outcome}: {text}"), || {
+        let status = annotation(cluster, "pod", "trainer", "cgpu.dev/resize-status");
+        (status["resize"] == text && status["outcome"] == outcome).then_some(status)
+    });
+    let message = status["message"].as_str().expect("a message");
+    let event = cluster.reported("trainer", message);
+    assert_eq!(event, format!("{reason}: {message}"));
+    println!("{event}");
+    message.to_owned()
+}
+
+#[test]
+fn running_pod_is_resized_and_holds_its_room_when_deleted_by_force() {
+    let test = "running_pod_is_resized_and_holds_its_room_when_deleted_by_force";
+    let node_spec =
+        NodeSpec { name: NODE, address: "192.168.1.214", gpus: "T4:15109", is_claimed: false };
+    let Some(mut cluster) = Cluster::start(test, &[node_spec]) else { return };
+    let stays = format!("trap '' TERM; while :; do sleep {LONG}; done");
+    cluster.apply_text(&pod("trainer", 6, &stays));
+    cluster.running("app=trainer", 1);
+    let requested = T4 * 6 / 14;
+    let mut launching = Worker::start(&cluster, "trainer");
+    let mut worker = Worker::start(&cluster, "trainer");
+    worker.sees(requested);
+    launching.0.write("run 20\n");
+    let sizes = || annotation(&cluster, "pod", "trainer", "cgpu.dev/sizes");
+
+    // Less than it uses: refused, or once it uses less.
+    let granted = worker.number("fill", "granted");
+    assert!((4096 * MIB..requested * MIB).contains(&granted), "{granted}");
+    resize(&cluster, "=memory=2Gi");
+    let told = answer(&cluster, "memory=2Gi", "Refused", "GpuResizeRefused");
+    assert!(told.contains("of GPU 0, more than 2048 MiB"), "{told}");
+    assert_eq!((worker.number("info", "total"), sizes()), (requested * MIB, Value::Null));
+    resize(&cluster, "=memory=2Gi,shrink=wait");
+    answer(&cluster, "memory=2Gi,shrink=wait", "Waiting", "GpuResizeWaits");
+    assert_eq!(worker.number("info", "total"), requested * MIB);
+    worker.answers("free");
+    let start = Instant::now();
+    worker.sees(2048);
+    println!("shrunk {:?} after the memory was free", start.elapsed());
+    answer(&cluster, "memory=2Gi,shrink=wait", "Applied", "GpuResized");
+    let granted = worker.number("fill", "granted");
+    assert!((1024 * MIB..2048 * MIB).contains(&granted), "{granted}");
+
+    // More than it requested, while the memory of the old limit is full.
+    let start = resize(&cluster, "=memory=10Gi,grow=true");
+    worker.sees(10240);
+    println!("grown after {:?}", start.elapsed());
+    answer(&cluster, "memory=10Gi,grow=true", "Applied", "GpuResized");
+    let more = worker.number("fill", "granted");
+    assert!((7000 * MIB..10240 * MIB).contains(&(granted + more)), "{granted} + {more}");
+    assert_eq!(sizes(), json!({"main": {"memory": 10240}}));
+    worker.answers("free");
+    let start = resize(&cluster, "=memory=9Gi,grow=true");
+    worker.sees(9216);
+    println!("shrunk after {:?}", start.elapsed());
+    answer(&cluster, "memory=9Gi,grow=true", "Applied", "GpuResized");
+
+    // The scheduler counts 6 of 14 units, and the extender what it has grown into.
+    cluster.apply_text(&pod("large", 6, &stays));
+    println!("{}", cluster.reported("large", "1/1 GPUs: 5 of 6 units free"));
+    cluster.kubectl(&["delete", "pod", "large"]).exits(0);
+    cluster.apply_text(&pod("other", 4, "trap 'exit 0' TERM; sleep 1000 & wait"));
+    cluster.running("app=other", 1);
+    resize(&cluster, "=memory=12Gi,grow=true");
+    let told = answer(&cluster, "memory=12Gi,grow=true", "Refused", "GpuResizeRefused");
+    assert!(told.contains("no room on GPU 0: the pod would hold 12 of 14 units"), "{told}");
+    assert_eq!(sizes(), json!({"main": {"memory": 9216}}));
+    assert_eq!(worker.number("info", "total"), 9216 * MIB);
+    let launches = launching.0.answer();
+    println!("while it was resized: {launches}");
+    let launches: Value = serde_json::from_str(&launches).expect("JSON");
+    assert!(launches["launches"].as_u64() > Some(0), "{launches}");
+    cluster.kubectl(&["delete", "pod", "other"]).exits(0);
+
+    // A container that restarts has its size.
+    let process = format!("[d]o sleep {LONG}");
+    let kill = ["-KILL", "-f", &process];
+    cluster.node(NODE).run("pkill", &kill).exits(0);
+    until("its container is replaced", || {
+        let pod = cluster.object("pod", "default", "trainer")?;
+        let status = &pod["status"]["containerStatuses"][0];
+        (status["restartCount"] == 1 && status["ready"] == true).then_some(())
+    });
+    let mut worker = Worker::start(&cluster, "trainer");
+    worker.sees(9216);
+
+    // Deleted by force, it has no object, and its container lives.
+    let uid = cluster.object("pod", "default", "trainer").expect("the pod")["metadata"]["uid"]
+        .as_str()
+        .expect("a uid")
+        .to_owned();
+    let held = |cluster: &Cluster| annotation(cluster, "node", NODE, "cgpu.dev/held")[&uid].clone();
+    let expected = json!({
+        "pod": "default/trainer", "gpus": {"0": {"mib": 9216, "percent": 0, "containers": 1}},
+    });
+    until("the node reports it", || (held(&cluster) == expected).then_some(()));
+    cluster.kubectl(&["delete", "pod", "trainer", "--grace-period=0", "--force"]).exits(0);
+    assert!(cluster.object("pod", "default", "trainer").is_none());
+    cluster.apply_text(&pod("next", 12, &stays));
+    println!("{}", cluster.reported("next", "1/1 GPUs: 5 of 12 units free"));
+    assert_eq!((held(&cluster), worker.number("info", "total")), (expected, 9216 * MIB));
+    let next = cluster.object("pod", "default", "next").expect("the pod");
+    assert!(next["spec"]["nodeName"].is_null(), "{next:#}");
+    let start = Instant::now();
+    cluster.node(NODE).run("pkill", &kill).exits(0);
+    until("nothing is held", || held(&cluster).is_null().then_some(()));
+    println!("its room is free {:?} after its container was killed", start.elapsed());
+    cluster.running("app=next", 1);
+    println!("the next pod runs {:?} after it", start.elapsed());
+    assert_eq!(cluster.totals("next"), [T4 * 12 / 14 * MIB]);
+}
