@@ -292,6 +292,11 @@ pub(crate) const FIGURES: &[Figure] = &[
     ),
     recorded("start_runc_added_pct", "the same by runc alone: create, start, delete"),
     recorded("start_runc_alone_added_pct", "and without a monitor, so that NVML is queried"),
+    // The scheduler extender: 1,000 nodes of 8 GPUs, 10,000 running and 5,000 pending pods
+    at_most("extender_bind_p99_ms", "one bind, the API server's part included; p99", 50.0),
+    at_most("extender_bind_bytes", "read from the API server for it", 20_000.0),
+    at_most("extender_filter_p99_ms", "one filter, the names of all nodes each way; p99", 20.0),
+    recorded("extender_mib_per_10000_pods", "memory of the extender for 10,000 pods"),
 ];
 
 /// Finds the row of a key.

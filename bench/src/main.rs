@@ -16,6 +16,7 @@
 mod contended;
 mod cost;
 mod emulation;
+mod extender;
 mod figure;
 mod host;
 mod memory;
@@ -105,6 +106,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
     simulator::measure(dist, &wanted, &mut measured);
     program_start::measure(dist, &wanted, &mut measured);
     startup::measure(dist, &wanted, &mut measured);
+    extender::measure(dist, &wanted, &mut measured);
     gallery.write()?;
     if arguments.json {
         let mut object = measured.json();

@@ -140,6 +140,12 @@ pub(crate) const ITEMS: &[Item] = &[
         name: "cgpu-lab",
     },
     Item {
+        package: "cgpu-kubernetes-tests",
+        folder: "tests/kubernetes",
+        target: "cgpu-extender-scale",
+        name: "cgpu-extender-scale",
+    },
+    Item {
         package: "cgpu-differential",
         folder: "tests/differential",
         target: "cgpu-differential",

@@ -1,7 +1,7 @@
 //! Latency and memory of the real extender over HTTP with many nodes and pods: `cargo xtask build
-//! && cargo run --release --package cgpu-kubernetes-tests --example extender-scale`. Prints one
-//! JSON object for each cluster: `full` of running pods, and with many `pending` ones. One of these
-//! names, and a number of rounds, may be given.
+//! && target/dist/cgpu-extender-scale`. Prints one JSON object for each cluster: with many
+//! `pending` pods, and `full` of running ones. One of these names, and a number of rounds, may be
+//! given. `cargo xtask bench extender` measures `pending`.
 //!
 //! A fake API server runs on the same machine. Times are the client's: filter's include the names
 //! of all nodes each way, and bind's include the API server's patch, watch and binding.
