@@ -156,6 +156,7 @@ fn register(root: &Path, folder: &Path, id: &str, compute: Compute) -> Result<()
         high_priority: compute.high_priority(),
         limits: Vec::new(),
         pid: i32::try_from(std::process::id()).ok(),
+        cgroup: None,
     };
     match Client::connect(&paths::socket(root))
         .and_then(|mut monitor| monitor.register(registration))

@@ -181,6 +181,17 @@ impl Client {
         }
     }
 
+    /// Removes the driver's memory limits of a container that ends.
+    ///
+    /// # Errors
+    /// As [`Client::request`], and a refusal.
+    pub fn release(&mut self, dir: &Path, pid: Option<i32>) -> Result<(), Failure> {
+        match self.request(&Request::Release { dir: dir.to_owned(), pid })? {
+            Reply::Done => Ok(()),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
     /// Reads a node of the control tree.
     ///
     /// # Errors

@@ -8,6 +8,7 @@
 //! | [`board`] | temperature, power, clocks and PCIe link of a GPU |
 //! | [`device_id`] | the name of a GPU or of a MIG instance: `N` or `N.M` |
 //! | [`share`] | what a container with several shares of claims gets |
+//! | [`wall`] | the driver's memory limit for a container's control group |
 //! | [`record`], [`process`] | what `cgpu-runtime` records of a container beside its region |
 //!
 //! Nothing here loads NVML, so a program that only talks to the monitor does not need the driver.
@@ -22,5 +23,6 @@ pub mod message;
 pub mod process;
 pub mod record;
 pub mod share;
+pub mod wall;
 
 pub use connection::{Client, Failure};

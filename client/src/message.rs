@@ -14,6 +14,7 @@ use crate::board::Board;
 use crate::device_id::DeviceId;
 use crate::health::Health;
 use crate::inventory::Inventory;
+use crate::wall::{RegisteredWall, WallStatus};
 
 /// A request; `op` names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +23,15 @@ pub enum Request {
     /// Registers a container; replied to by [`Reply::Registered`]. A later registration of the same
     /// directory replaces the first.
     Register(Registration),
+    /// Removes the driver's memory limits of a container that ends, before its control group is
+    /// removed; replied to by [`Reply::Done`] when that was tried.
+    Release {
+        /// As in [`Registration::dir`].
+        dir: PathBuf,
+        /// As in [`Registration::pid`], of a directory that several containers have. Absent: all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<i32>,
+    },
     /// Reads a node of the control tree; replied to by [`Reply::Value`].
     Get {
         /// Such as `0/policy`; a leading `/` is ignored.
@@ -74,7 +84,11 @@ impl Request {
             | Self::Turns
             | Self::Inventory
             | Self::Health => true,
-            Self::Register(_) | Self::Set { .. } | Self::Upgrade | Self::Transfer => false,
+            Self::Register(_)
+            | Self::Release { .. }
+            | Self::Set { .. }
+            | Self::Upgrade
+            | Self::Transfer => false,
         }
     }
 }
@@ -118,6 +132,10 @@ pub struct Registration {
     /// Absent: while any of its processes has a GPU open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
+    /// The folder of the control group (version 2) that was made for the container alone. Absent:
+    /// the group of `pid`, if an engine has named it after the container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<PathBuf>,
 }
 
 /// A memory limit on one GPU.
@@ -167,6 +185,9 @@ pub struct Registered {
     /// For display: the GPUs on which it gets no compute, or less than it requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// What holds its memory limit, on each device where it has one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub walls: Vec<RegisteredWall>,
 }
 
 /// The errno of a refusal.
@@ -555,6 +576,9 @@ pub struct ShareStatus {
     pub turns: u64,
     /// Turns with an anomaly.
     pub anomalies: TurnAnomalies,
+    /// The driver's memory limit for its control group; none: it has no memory limit here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wall: Option<WallStatus>,
 }
 
 /// A gate's state.
@@ -633,54 +657,4 @@ pub struct ProcessGpu {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn requests_are_plain_lines() {
-        for (line, request) in [
-            (r#"{"op":"get","path":"0/policy"}"#, Request::Get { path: "0/policy".into() }),
-            (
-                r#"{"op":"set","path":"0/policy","value":"2"}"#,
-                Request::Set { path: "0/policy".into(), value: "2".into() },
-            ),
-            (r#"{"op":"status"}"#, Request::Status),
-            (
-                r#"{"op":"register","dir":"/run/cgpu/containers/a"}"#,
-                Request::Register(Registration {
-                    dir: "/run/cgpu/containers/a".into(),
-                    name: None,
-                    weight: None,
-                    percent: None,
-                    high_priority: None,
-                    limits: vec![],
-                    pid: None,
-                }),
-            ),
-        ] {
-            assert_eq!(serde_json::from_str::<Request>(line).unwrap(), request);
-            assert_eq!(serde_json::to_string(&request).unwrap(), line);
-        }
-    }
-
-    #[test]
-    fn replies_are_plain_lines() {
-        for (line, reply) in [
-            (r#"{"value":"1"}"#, Reply::Value("1".into())),
-            (r#""done""#, Reply::Done),
-            (
-                r#"{"refused":{"errno":"ENOENT","message":"No GPU 7."}}"#,
-                Reply::Refused(Refusal::new(Errno::ENOENT, "No GPU 7.")),
-            ),
-        ] {
-            assert_eq!(serde_json::from_str::<Reply>(line).unwrap(), reply);
-            assert_eq!(serde_json::to_string(&reply).unwrap(), line);
-        }
-    }
-
-    #[test]
-    fn misspelt_field_is_an_error() {
-        serde_json::from_str::<Request>(r#"{"op":"register","dir":"/x","wieght":3}"#).unwrap_err();
-        serde_json::from_str::<Request>(r#"{"op":"reboot"}"#).unwrap_err();
-    }
-}
+mod tests;

@@ -241,6 +241,7 @@ pub(crate) fn created(root: &Path, folder: &Folder, pid: Option<i32>) -> Result<
         high_priority: None,
         limits: Vec::new(),
         pid: Some(pid),
+        cgroup: None,
     };
     match Client::connect_within(&paths::socket(root), MONITOR_TIMEOUT)
         .and_then(|mut monitor| monitor.register(registration))

@@ -202,7 +202,7 @@ impl Host {
         let gated = concerned.filter(|device| device.scheduler.policy().has_turns());
         let shortfalls =
             gated.filter_map(|device| self.capacity(device).shortfall(device.index, container));
-        Registered { id: container.id.clone(), warnings: shortfalls.collect() }
+        Registered { id: container.id.clone(), warnings: shortfalls.collect(), walls: Vec::new() }
     }
 
     /// Handles the exit of a registrant. The container's processes may have exited with it, and the

@@ -71,6 +71,7 @@ fn registration(dir: &Path) -> Registration {
         high_priority: None,
         limits: vec![],
         pid: None,
+        cgroup: None,
     }
 }
 

@@ -1,0 +1,104 @@
+//! The driver's memory limit for a container's control group, as the monitor reports it
+//! (`docs/internals/memory-wall.md`).
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What holds a container's memory limit on a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WallState {
+    /// The driver limits the container's control group, and all of its programs have the shim,
+    /// which refuses managed memory beyond the limit.
+    Driver,
+    /// The driver limits the control group. A program without the shim could take managed memory,
+    /// which the driver does not charge.
+    DriverExceptManaged,
+    /// The driver limits the control group, and does not charge all that the container holds.
+    Partial,
+    /// The shim alone.
+    #[default]
+    Shim,
+}
+
+impl WallState {
+    /// All of them, the strongest first.
+    pub const ALL: [Self; 4] = [Self::Driver, Self::DriverExceptManaged, Self::Partial, Self::Shim];
+
+    /// Returns the name in data.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Driver => "driver",
+            Self::DriverExceptManaged => "driver_except_managed",
+            Self::Partial => "partial",
+            Self::Shim => "shim",
+        }
+    }
+
+    /// Whether the driver limits the control group.
+    #[must_use]
+    pub const fn is_set(self) -> bool {
+        !matches!(self, Self::Shim)
+    }
+}
+
+impl fmt::Display for WallState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::DriverExceptManaged => "driver, except managed memory",
+            Self::Driver | Self::Partial | Self::Shim => self.name(),
+        })
+    }
+}
+
+/// A container's wall on a device, in the reply to its registration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegisteredWall {
+    /// The device: `GPU-...` or `MIG-...`.
+    pub uuid: String,
+    /// What holds the limit.
+    pub state: WallState,
+    /// Why it is not [`WallState::Driver`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// A container's wall on a device, in the status.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WallStatus {
+    /// What holds the limit.
+    pub state: WallState,
+    /// Why it is not [`WallState::Driver`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The driver's limit for the control group, in bytes, as last read; none: it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hard: Option<u64>,
+    /// How much the limit that the monitor sets exceeds the container's, in bytes.
+    #[serde(default)]
+    pub margin: u64,
+    /// What the driver charges the control group, in bytes; none: it does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<u64>,
+    /// The part of `used` that the ledger does not have, in bytes: it came past the shim.
+    #[serde(default)]
+    pub excess: u64,
+    /// What another program did with the limit, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_is_its_name_in_data() {
+        for state in WallState::ALL {
+            assert_eq!(serde_json::to_value(state).unwrap(), state.name());
+        }
+        assert_eq!(WallState::DriverExceptManaged.to_string(), "driver, except managed memory");
+    }
+}
