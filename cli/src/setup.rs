@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
+use cgpu_shm::regular_file;
 use clap::{Args, ValueEnum};
 
 use crate::doctor::host_memory;
@@ -225,7 +226,7 @@ fn below(root: &Path, path: &Path) -> PathBuf {
 fn next(arguments: &Arguments) -> Option<String> {
     let path = Path::new(check_config::RUNTIME);
     let path = arguments.below.as_ref().map_or_else(|| path.to_owned(), |root| below(root, path));
-    let table: toml::Table = fs::read_to_string(path).ok()?.parse().ok()?;
+    let table: toml::Table = regular_file::read_to_string(&path).ok()?.parse().ok()?;
     Some(table.get("runtime")?.as_str()?.to_owned())
 }
 
@@ -264,17 +265,14 @@ pub(crate) fn program(given: Option<&Path>, must_exist: bool) -> Result<String> 
 }
 
 /// Returns whether it is not a regular file (`/dev/null`, a pipe). Such a file is written to, but
-/// never read, replaced or removed.
+/// never replaced.
 fn is_special(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|about| !about.is_file())
 }
 
-/// Reads a file; `None` if it does not exist or is special.
+/// Reads a regular file; `None` if it does not exist.
 fn text_of(file: &Path) -> std::io::Result<Option<String>> {
-    if is_special(file) {
-        return Ok(None);
-    }
-    match fs::read_to_string(file) {
+    match regular_file::read_to_string(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         text => text.map(Some),
     }
@@ -358,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn put_to_pipe_keeps_it() {
+    fn pipe_is_written_to_and_never_set_up() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         let mode = Mode::RUSR | Mode::WUSR;
@@ -366,11 +364,14 @@ mod tests {
         // Opening a pipe for writing blocks until there is a reader.
         let mut reader = fs::File::options().read(true).write(true).open(&pipe).unwrap();
         put(&pipe, "text").unwrap();
-        for undo in [&["--undo"][..], &[]] {
-            let line = ["setup", "podman", "--runtime", "/bin/true", "--file"].into_iter();
-            let line = line.chain(pipe.to_str()).chain(undo.iter().copied());
-            run(&Line::try_parse_from(line).unwrap().arguments)
-                .unwrap_or_else(|failure| panic!("{:#}", failure.error));
+        for engine in ["docker", "containerd", "podman", "crio"] {
+            for more in [&["--undo"][..], &["--dry-run"], &[]] {
+                let line = ["setup", engine, "--runtime", "/bin/true", "--file"].into_iter();
+                let line = line.chain(pipe.to_str()).chain(more.iter().copied());
+                let failure = run(&Line::try_parse_from(line).unwrap().arguments).unwrap_err();
+                let message = format!("{:#}", failure.error);
+                assert!(message.ends_with("expected a regular file, found a FIFO"), "{message}");
+            }
         }
         assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
         let mut text = [0; 4];

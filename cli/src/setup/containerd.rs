@@ -112,7 +112,17 @@ fn with_default(text: &str, plugin: &str, next: Option<&str>) -> Result<Option<S
     if let Some(line) = table.iter().find(|line| key(line)) {
         let name = plain(line).trim_end().trim_start_matches("default_runtime_name=").to_owned();
         if !matches!(name.as_str(), "" | "runc" | "crun") {
-            check_next(&name, &program_of(text, plugin, &name)?, next)?;
+            match (program_of(text, plugin, &name)?, next) {
+                (Some(program), _) => check_next(&name, &program, next)?,
+                (None, Some(_)) => {}
+                (None, None) => bail!(
+                    "its default runtime `{name}` is in another file, and containers without a \
+                     slice would lose it: write `runtime = \"PROGRAM\"` into \
+                     /etc/cgpu/runtime.toml, so that cgpu-runtime hands over to it, and repeat \
+                     this. PROGRAM is BinaryName below runtimes.{name} in what `containerd config \
+                     dump` prints"
+                ),
+            }
         }
     }
     let indent: String = table.iter().find(|line| key(line)).map_or("  ".into(), |line| {
@@ -139,17 +149,17 @@ pub(super) fn check_next(name: &str, program: &str, next: Option<&str>) -> Resul
     Ok(())
 }
 
-/// Returns the program of a runtime.
-fn program_of(text: &str, plugin: &str, name: &str) -> Result<String> {
+/// Returns the program of a runtime; `None` if it is not in this file.
+fn program_of(text: &str, plugin: &str, name: &str) -> Result<Option<String>> {
     let table: toml::Table = text.parse().context("it is not TOML")?;
     let runtime = table
         .get("plugins")
-        .and_then(|it| it.get(plugin)?.get("containerd")?.get("runtimes")?.get(name))
-        .with_context(|| format!("its default runtime `{name}` is in another file"))?;
+        .and_then(|it| it.get(plugin)?.get("containerd")?.get("runtimes")?.get(name));
+    let Some(runtime) = runtime else { return Ok(None) };
     let kind = runtime.get("runtime_type").and_then(toml::Value::as_str);
     let program = runtime.get("options").and_then(|it| it.get("BinaryName")?.as_str());
     match (kind, program) {
-        (Some("io.containerd.runc.v2"), Some(program)) => Ok(program.to_owned()),
+        (Some("io.containerd.runc.v2"), Some(program)) => Ok(Some(program.to_owned())),
         _ => bail!(
             "its default runtime is `{name}`, which is no program like runc: make runc \
              containerd's default"
@@ -294,6 +304,11 @@ mod tests {
         let before = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  default_runtime_name = \"nvidia\"\n";
         let refusal = set(before, "/c", true).unwrap_err().to_string();
         assert!(refusal.contains("`nvidia` is in another file"), "{refusal}");
+        let remedy = "write `runtime = \"PROGRAM\"` into /etc/cgpu/runtime.toml";
+        assert!(refusal.contains(remedy), "{refusal}");
+        let after = super::set(before, "/c", true, Some("/n"), "config.toml").unwrap();
+        assert_eq!(default_of(&after, "io.containerd.grpc.v1.cri").as_deref(), Some("cgpu"));
+        assert_eq!(unset(&after).unwrap().as_deref(), Some(before));
         assert!(set(before, "/c", false).is_ok());
         let kata = format!(
             "{before}[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia]\n  runtime_type = \"io.containerd.kata.v2\"\n"

@@ -7,6 +7,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use cgpu_shm::regular_file;
 
 use super::containerd::check_next;
 
@@ -85,7 +86,7 @@ fn replaced(file: &Path, next: Option<&str>) -> Result<Option<(String, PathBuf)>
 
 /// Returns the table `crio.runtime` of a file; empty without it.
 fn runtime_table(path: &Path) -> Result<toml::Table> {
-    let text = match fs::read_to_string(path) {
+    let text = match regular_file::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(toml::Table::new()),
         text => text.with_context(|| format!("cannot read {}", path.display()))?,
     };

@@ -72,8 +72,9 @@ pub(super) fn set(before: &str, cgpu: &CgpuRuntime<'_>, default: bool) -> Result
             // The runtime may be defined by an option of the daemon, which cannot be changed here.
             None if default && former.as_deref() == Some(name) => {
                 bail!(
-                    "default-runtime is {name}, which `runtimes` does not list: add it there, \
-                     or leave --default out"
+                    "default-runtime is {name}, which `runtimes` does not list: add \
+                     `\"{name}\": {{\"path\": \"PROGRAM\"}}` there, with the path of its program, and \
+                     remove dockerd's option --add-runtime of this name; or leave --default out"
                 )
             }
             None => {}
@@ -243,6 +244,8 @@ mod tests {
         ] {
             assert!(set(text, true).is_err(), "{text}");
         }
+        let refusal = set("{\"default-runtime\": \"kata\"}", true).unwrap_err().to_string();
+        assert!(refusal.contains("add `\"kata\": {\"path\": \"PROGRAM\"}` there"), "{refusal}");
         // Without --default, the default runtime may be an option of the daemon.
         assert!(set("{\"default-runtime\": \"nvidia\"}", false).is_ok());
         let shim = json!({"runtimes": {"nvidia": {"runtimeType": "io.containerd.kata.v2"}}});
