@@ -371,9 +371,9 @@ impl RequestingPod {
             (_, Err(refusal)) => return Err(Reason::permanent(refusal.message())),
             _ => return Ok(()),
         };
-        let (node, accounting) = cluster
-            .room(pod, name)
-            .ok_or_else(|| Reason::permanent("the node is not known yet"))?;
+        let (node, accounting) = cluster.room(pod, name).ok_or_else(|| {
+            Reason::permanent("cgpu does not know the node: it is new, or was deleted")
+        })?;
         placement::choose(node, &accounting, request).map(|_| ())
     }
 

@@ -345,6 +345,14 @@ fn weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::
     deserializer.deserialize_any(Variables)
 }
 
+/// Returns whether a node can have this name: a DNS subdomain.
+#[must_use]
+pub fn is_node_name(name: &str) -> bool {
+    let allowed =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    (1..=253).contains(&name.len()) && name.bytes().all(allowed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -26,6 +26,8 @@ const REFUSED: &str = "GpuRequestRefused";
 /// A label of the pod was ignored.
 const LABEL_IGNORED: &str = "GpuLabelIgnored";
 pub(crate) const NOT_BOUND: &str = "GpuNotBound";
+/// The pod was to be bound to a node that is not in the copy.
+pub(crate) const NODE_UNKNOWN: &str = "GpuNodeUnknown";
 /// The pod is on a node, but its GPUs there are not known.
 pub(crate) const UNCLEAR: &str = "GpuAllocationUnclear";
 /// The pod is on a node without a GPU.

@@ -13,6 +13,8 @@ use cgpu_kubernetes_client::{Api, Failure, List, Query};
 use cgpu_kubernetes_core::budget::Budget;
 use cgpu_kubernetes_core::extender::{self, Binding, Bound, Call, Filtered};
 use cgpu_kubernetes_core::gpus::Placement;
+use cgpu_kubernetes_core::object::is_node_name;
+use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::preemption;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::to_string;
@@ -260,8 +262,8 @@ impl Handlers {
             Err(refusal) => return refused(refusal.to_string()),
         };
         let outcome = self.binder.bind(&binding).await;
-        // Only of pods and nodes that exist, and with what the API server says of them: any client
-        // may send a request.
+        // Only of pods that exist, and with what the API server says of them: any client may send a
+        // request.
         let (pod, is_node) = {
             let cluster = self.cache.read();
             (cluster.pod(&binding.pod_uid).cloned(), cluster.node(&binding.node).is_some())
@@ -283,11 +285,24 @@ impl Handlers {
         let title = format!("{}/{}", binding.pod_namespace, binding.pod_name);
         warn!(pod = title, node = binding.node, %error, "not bound");
         // kube-scheduler reports only the status of the reply, not its text.
-        if let Some(pod) = pod.filter(|pod| is_node && pod.title() == title) {
-            let message = format!("on node `{}`: {error}", binding.node);
-            self.events.warn(&pod, events::NOT_BOUND, &message);
+        if let Some(pod) = pod.filter(|pod| pod.title() == title) {
+            self.report_unbound(&pod, &binding.node, is_node, &error);
         }
         refused(error.to_string())
+    }
+
+    /// Reports on a known pod that it was not bound. Of nodes that are not known only one is named
+    /// in a while: any client may name some.
+    fn report_unbound(&self, pod: &PodRequest, node: &str, is_known: bool, error: &BindError) {
+        if is_known {
+            self.events.warn(pod, events::NOT_BOUND, &format!("on node `{node}`: {error}"));
+        } else if pod.bound.is_none() && is_node_name(node) {
+            let message = format!(
+                "not bound to node `{node}`, which the extender does not know: it was deleted, or \
+                 is new; kube-scheduler tries again"
+            );
+            self.events.warn_at_times(pod, events::NODE_UNKNOWN, &message);
+        }
     }
 }
 

@@ -111,6 +111,8 @@ async fn examine(
     let (claims, unread) = ClaimFacts::read(&api).await?;
     let mut facts = Facts::new(dialects, nodes, pods, classes, claims);
     facts.cluster.replace_cordons(listing::cordons(&api).await?);
+    let unknown = Query::all().field(format!("reason={}", pod::NODE_UNKNOWN));
+    facts.unknown_nodes = claim::permitted(&api, unknown).await?.unwrap_or_default();
     let namespace = match (&arguments.pod, &arguments.namespace) {
         (Some(_), None) => Some(api.namespace()),
         (_, namespace) => namespace.as_deref(),

@@ -96,7 +96,7 @@ fn filter_of_an_invalid_pod_fails_every_node() {
     let answer = filter(&cluster, &requests(sharing("p", 2), &["n1", "n9"]));
     assert_eq!(
         answer.failed_and_unresolvable_nodes["n9"],
-        "node(s) with no GPUs for the pod (the node is not known yet)"
+        "node(s) with no GPUs for the pod (cgpu does not know the node: it is new, or was deleted)"
     );
     assert_eq!(filter(&cluster, &Candidates::default()).error, "the request names no pod");
     assert!(

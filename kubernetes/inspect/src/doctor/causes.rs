@@ -45,6 +45,10 @@ cgpu_diagnosis::causes! {
         "A node fits the pod, but the extender does not answer the scheduler.",
         "Check that cgpu-scheduler-extender runs, and that urlPrefix in the scheduler's \
          configuration is its address.";
+    NodeGone, Pending, Wrong, "node_gone",
+        "The scheduler chose a node for the pod that does not exist any more.",
+        "Wait: the scheduler tries again with the nodes that there are. If it names the same node \
+         again, its list of nodes is outdated: restart it.";
     OtherObstacle, Pending, Wrong, "other_obstacle",
         "A node has free GPUs for the pod, but the scheduler does not place it for another reason.",
         "Do what the scheduler's message says; the extender does not check taints, selectors, CPU \

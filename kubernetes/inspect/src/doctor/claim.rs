@@ -69,15 +69,27 @@ impl ClaimFacts {
 
     /// Returns the message of the latest event of a pod with this reason.
     fn message(&self, observed: &ObservedPod, reason: &str) -> Option<&str> {
-        let uid = &observed.pod.metadata.uid;
-        let events = self.events.iter();
-        let events = events.filter(|it| it.involved_object.uid == *uid && it.reason == reason);
-        events.max_by_key(|event| event.time()).map(|event| event.message.as_str())
+        latest(&self.events, observed, reason)
     }
 }
 
+/// Returns the message of the latest event of a pod with this reason.
+pub(super) fn latest<'a>(
+    events: &'a [ObservedEvent],
+    observed: &ObservedPod,
+    reason: &str,
+) -> Option<&'a str> {
+    let uid = &observed.pod.metadata.uid;
+    let events = events.iter();
+    let events = events.filter(|it| it.involved_object.uid == *uid && it.reason == reason);
+    events.max_by_key(|event| event.time()).map(|event| event.message.as_str())
+}
+
 /// Lists objects; `None` without permission.
-async fn permitted<R: Record>(api: &Api, query: Query) -> Result<Option<Vec<R>>, Failure> {
+pub(super) async fn permitted<R: Record>(
+    api: &Api,
+    query: Query,
+) -> Result<Option<Vec<R>>, Failure> {
     match api.list_each(&query, |record: R| record).await {
         Ok(list) => Ok(Some(list.items)),
         Err(Failure::Refused { code: 403, .. } | Failure::NotFound(_)) => Ok(None),

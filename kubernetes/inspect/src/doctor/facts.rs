@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::claim::ClaimFacts;
+use crate::claims::object::ObservedEvent;
 
 pub(crate) struct Facts {
     pub(crate) cluster: Cluster,
@@ -23,6 +24,8 @@ pub(crate) struct Facts {
     pub(crate) classes: Option<BTreeMap<String, String>>,
     /// Claims of GPUs, and what they need.
     pub(crate) claims: ClaimFacts,
+    /// The extender's events about nodes that do not exist.
+    pub(crate) unknown_nodes: Vec<ObservedEvent>,
 }
 
 impl Facts {
@@ -40,7 +43,7 @@ impl Facts {
         let classes = classes.map(|classes| {
             classes.into_iter().map(|class| (class.metadata.name, class.handler)).collect()
         });
-        Self { cluster, pods, nodes, classes, claims }
+        Self { cluster, pods, nodes, classes, claims, unknown_nodes: Vec::new() }
     }
 }
 

@@ -11,8 +11,12 @@ use cgpu_kubernetes_core::resource_request::ResourceRequest;
 use serde_json::Value;
 
 use super::causes::{Cause, Findings};
+use super::claim;
 use super::facts::{Facts, ObservedPod};
 use super::node::HANDLER;
+
+/// Reason of the extender's events about nodes that do not exist.
+pub(super) const NODE_UNKNOWN: &str = "GpuNodeUnknown";
 
 /// Maximum number of nodes that are named for a reason; of the others, the number is given.
 const MAX_NAMED_NODES: usize = 3;
@@ -91,13 +95,16 @@ fn examine_pending(
         }
     }
     let message = observed.scheduler_message();
+    // kube-scheduler's message about a failed call of the extender contains its path.
+    let has_failed = message.contains("gpushare-scheduler") || message.contains("extender");
+    let gone = claim::latest(&facts.unknown_nodes, observed, NODE_UNKNOWN);
+    if let Some(found) = gone.filter(|_| has_failed) {
+        return findings.add(Cause::NodeGone, subject, found);
+    }
     if fits {
         let cause = match message {
             "" => Cause::Unseen,
-            // kube-scheduler's message about an unreachable extender contains its path.
-            _ if message.contains("gpushare-scheduler") || message.contains("extender") => {
-                Cause::ExtenderSilent
-            }
+            _ if has_failed => Cause::ExtenderSilent,
             _ => Cause::OtherObstacle,
         };
         let found = if message.is_empty() {

@@ -193,6 +193,32 @@ fn pending_pods_have_a_cause() {
 }
 
 #[test]
+fn pod_whose_node_is_gone_has_a_cause() {
+    let refused = "binding rejected: failed bind with extender at URL \
+                   http://x:39999/gpushare-scheduler/bind, code 500";
+    let message = "not bound to node `n9`";
+    let names = |pod: Value, uid: &str| {
+        let event = json!({
+            "reason": "GpuNodeUnknown", "involvedObject": {"uid": uid}, "message": message,
+        });
+        let mut facts = Cluster::healthy().with(pod).facts(ClaimFacts::default());
+        facts.unknown_nodes = vec![serde_json::from_value(event).unwrap()];
+        let mut findings = Findings::default();
+        diagnose(&facts, &Scope::default(), &mut findings).unwrap();
+        assert_eq!(findings.text().contains(message), findings.names() == ["node_gone"]);
+        findings.names()
+    };
+    // Also if no node is left that fits.
+    for units in [5, 15] {
+        assert_eq!(names(unscheduled(pod("p", units), refused), "uid-p"), ["node_gone"]);
+    }
+    assert_eq!(names(unscheduled(pod("p", 5), refused), "uid-q"), ["extender_silent"]);
+    // The scheduler has tried other nodes since.
+    let since = unscheduled(pod("p", 15), "0/1 nodes are available: 1 Insufficient cpu.");
+    assert_eq!(names(since, "uid-p"), ["never_fits"]);
+}
+
+#[test]
 fn unstarted_pods_have_a_cause() {
     let bound = |change: fn(&mut Value)| {
         let mut pod = running("p", 2);

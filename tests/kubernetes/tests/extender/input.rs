@@ -9,6 +9,20 @@ use crate::{Fixture, key, running};
 const MEMORY: &str = "aliyun.com/gpu-mem";
 const CORE: &str = "aliyun.com/gpu-core.percentage";
 
+impl Fixture {
+    /// Asserts that these pods have one event each, and no other object has any.
+    fn has_only_events_of(&self, pods: &[&Value]) {
+        // Events are written in their order.
+        let last = self.pod(labelled("last", &json!({MEMORY: "-2"}), &json!({})));
+        self.event(&last, "GpuRequestRefused");
+        let events = self.server.objects("events").into_iter();
+        let uids = events.map(|event| event["involvedObject"]["uid"].clone());
+        let uids: Vec<Value> = uids.filter(|uid| *uid != last["metadata"]["uid"]).collect();
+        let expected: Vec<Value> = pods.iter().map(|pod| pod["metadata"]["uid"].clone()).collect();
+        assert_eq!(uids, expected);
+    }
+}
+
 fn labelled(name: &str, limits: &Value, labels: &Value) -> Value {
     let mut pod = pod_with("test", name, limits);
     pod["metadata"]["labels"] = labels.clone();
@@ -127,7 +141,6 @@ fn impossible_request_reserves_nothing_and_has_an_event() {
         assert_eq!(fixture.claim(&pending), [""; 0], "{name}");
         assert_eq!(fixture.node_of(&pending), None, "{name}");
     }
-    // Any client may name a node, so the reply alone says that it is gone.
     let gone = fixture.pod(pod("test", "gone", 2));
     until_holds("the refusal of a node that is gone", || {
         let reply = extender.bind(&gone, "n9");
@@ -168,34 +181,59 @@ fn unknown_label_of_a_pod_has_an_event() {
     );
 }
 
-/// Any client that reaches the extender may name pods and nodes that do not exist, or describe
-/// those that exist as it likes.
+/// kube-scheduler reports only the status of the reply. Any client may name a node, so one event in
+/// some minutes is written on a pod.
+#[test]
+fn node_that_is_gone_is_one_event_of_a_pending_pod() {
+    let fixture = Fixture::with(&[node("n1", &[15109])]);
+    let extender = fixture.extender();
+    let pending = fixture.pod(pod("test", "pending", 2));
+    until_holds("the pod is known", || extender.bind(&pending, "n8").status == 500);
+    assert_eq!(
+        fixture.event(&pending, "GpuNodeUnknown"),
+        "not bound to node `n8`, which the extender does not know: it was deleted, or is new; \
+         kube-scheduler tries again"
+    );
+    let bound = fixture.pod(running(pod("test", "bound", 2), "n1", 0, 2));
+    let named = fixture.pod(pod("test", "named", 2));
+    fixture.wait_for_units(&extender, "n1", 2);
+    let long = "n".repeat(254);
+    for number in 0..50 {
+        assert_eq!(extender.bind(&pending, &format!("gone-{number}")).status, 500);
+        assert_eq!(extender.bind(&bound, &format!("gone-{number}")).status, 500);
+        for invalid in ["", "N1", "n1\u{202e}", "n 1", "../n1", &long] {
+            assert_eq!(extender.bind(&named, invalid).status, 500);
+        }
+    }
+    fixture.has_only_events_of(&[&pending]);
+    // Each pod has its own.
+    assert_eq!(extender.bind(&named, "n9").status, 500);
+    assert!(fixture.event(&named, "GpuNodeUnknown").contains("`n9`"));
+}
+
+/// Any client that reaches the extender may name pods that do not exist, or describe those that
+/// exist as it likes.
 #[test]
 fn forged_requests_write_no_events() {
     let fixture = Fixture::with(&[node("n1", &[15109])]);
-    let extender = fixture.extender();
     let real = fixture.pod(pod("test", "real", 2));
-    until_holds("the pod is known", || extender.bind(&real, "forged-0").status == 500);
+    let extender = fixture.extender();
     let mut forged = labelled("forged", &json!({MEMORY: "-2"}), &json!({}));
     for number in 0..50 {
         forged["metadata"]["uid"] = json!(format!("forged-{number}"));
         assert_eq!(extender.filter(&forged, &["n1"])["NodeNames"], json!([]));
-        assert_eq!(extender.bind(&forged, "n1").status, 500);
-        assert_eq!(extender.bind(&real, &format!("forged-{number}")).status, 500);
+        for node in ["n1", "n9"] {
+            assert_eq!(extender.bind(&forged, node).status, 500);
+        }
         let mut altered = real.clone();
         altered["metadata"]["labels"] = json!({format!("aliyun.com/gpu-{number}"): "1"});
         assert_eq!(extender.filter(&altered, &["n1"])["NodeNames"], json!(["n1"]));
         altered["metadata"]["name"] = json!("other");
-        assert_eq!(extender.bind(&altered, "n1").status, 500);
+        for node in ["n1", "n9"] {
+            assert_eq!(extender.bind(&altered, node).status, 500);
+        }
     }
-    // Events are written in their order.
-    let invalid = fixture.pod(labelled("invalid", &json!({MEMORY: "-2"}), &json!({})));
-    fixture.event(&invalid, "GpuRequestRefused");
-    let events = fixture.server.objects("events").into_iter();
-    let others: Vec<Value> = events
-        .filter(|event| event["involvedObject"]["uid"] != invalid["metadata"]["uid"])
-        .collect();
-    assert_eq!(others.len(), 0, "{others:?}");
+    fixture.has_only_events_of(&[]);
 }
 
 #[test]
