@@ -19,6 +19,7 @@
 //! The driver crates use [`Machine`] and little else.
 
 pub mod clock;
+pub mod control_group;
 pub mod error;
 pub mod faults;
 pub mod footprint;

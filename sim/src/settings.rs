@@ -9,7 +9,7 @@ use cgpu_shm::units::{Bytes, Nanos};
 
 use crate::error::Error;
 use crate::gpu::GpuSpec;
-use crate::timeline::ClockRate;
+use crate::timeline::{ClockRate, Wall};
 
 /// Conversion of a figure to and from a word of the segment.
 trait Word: Copy {
@@ -37,6 +37,15 @@ impl Word for ClockRate {
     }
     fn of(word: u64) -> Self {
         Self(word.cast_signed())
+    }
+}
+
+impl Word for Wall {
+    fn word(self) -> u64 {
+        Self::word(self)
+    }
+    fn of(word: u64) -> Self {
+        Self::of(word)
     }
 }
 
@@ -144,6 +153,10 @@ figures! {
     attaching: Nanos = Nanos::from_millis(10),
     /// Initial rate of the GPUs' clocks relative to the host's (`CGPU_SIM_CLOCK_PPM`).
     clock_rate: ClockRate = ClockRate(0),
+    /// What limits the memory of control groups (`CGPU_SIM_WALL`).
+    wall: Wall = Wall::Missing,
+    /// 1: the driver keeps its state while no client uses the GPUs (`CGPU_SIM_PERSISTENCE`).
+    persistence: u64 = 1,
     /// Seed of all draws (`CGPU_SIM_SEED`).
     seed: u64 = 0,
 }
@@ -216,8 +229,9 @@ impl Settings {
                 ))),
             },
         };
-        let switch = |name| match get(name).as_deref() {
-            None | Some("0") => Ok(0),
+        let switch = |name, default| match get(name).as_deref() {
+            None => Ok(default),
+            Some("0") => Ok(0),
             Some("1") => Ok(1),
             Some(text) => Err(Error::Settings(format!("{name}={text}: expected 0 or 1"))),
         };
@@ -229,18 +243,29 @@ impl Settings {
             kernel: micros("CGPU_SIM_KERNEL_US", 1, figures.kernel)?,
             window: millis("CGPU_SIM_WINDOW_MS", 1, figures.window)?,
             attaching: millis("CGPU_SIM_NVML_INIT_MS", 0, figures.attaching)?,
-            mps: switch("CGPU_SIM_MPS")?,
+            mps: switch("CGPU_SIM_MPS", 0)?,
             numa_node: match get("CGPU_SIM_NUMA_NODE") {
                 None => figures.numa_node,
                 Some(text) => numa_node(&text)?,
             },
-            host_pids: switch("CGPU_SIM_HOST_PIDS")?,
+            host_pids: switch("CGPU_SIM_HOST_PIDS", 0)?,
             noise: millionths("CGPU_SIM_NOISE", 100.0)?,
             corun: millionths("CGPU_SIM_CORUN", 1_000.0)?,
             clock_rate: match get("CGPU_SIM_CLOCK_PPM") {
                 None => figures.clock_rate,
                 Some(text) => clock_rate(&text)?,
             },
+            wall: match get("CGPU_SIM_WALL").as_deref() {
+                None => figures.wall,
+                Some("dmem") => Wall::Dmem,
+                Some("misc") => Wall::Misc,
+                Some(text) => {
+                    return Err(Error::Settings(format!(
+                        "CGPU_SIM_WALL={text}: expected dmem or misc"
+                    )));
+                }
+            },
+            persistence: switch("CGPU_SIM_PERSISTENCE", figures.persistence)?,
             seed: match get("CGPU_SIM_SEED") {
                 None => figures.seed,
                 Some(text) => seed(&text)?,
@@ -346,6 +371,8 @@ mod tests {
             ("CGPU_SIM_NOISE", "1.5"),
             ("CGPU_SIM_CORUN", "10"),
             ("CGPU_SIM_CLOCK_PPM", "-12.5"),
+            ("CGPU_SIM_WALL", "misc"),
+            ("CGPU_SIM_PERSISTENCE", "0"),
             ("CGPU_SIM_SEED", "42"),
             ("CGPU_SIM_TIME_SCALE", "2.5"),
         ])
@@ -363,6 +390,7 @@ mod tests {
         assert_eq!(settings.figures.window, Nanos::from_millis(1_000));
         assert_eq!(settings.figures.clock_rate, ClockRate(-12_500));
         assert_eq!(settings.figures.attaching, Nanos::ZERO);
+        assert_eq!((settings.figures.wall, settings.figures.persistence), (Wall::Misc, 0));
         assert_eq!(settings.figures.seed, 42);
         assert_eq!(settings.time_scale_milli, 2_500);
     }
@@ -382,6 +410,8 @@ mod tests {
             ("CGPU_SIM_NOISE", "-1"),
             ("CGPU_SIM_CORUN", "lots"),
             ("CGPU_SIM_CLOCK_PPM", "501"),
+            ("CGPU_SIM_WALL", "yes"),
+            ("CGPU_SIM_PERSISTENCE", "2"),
             ("CGPU_SIM_SEED", "-1"),
             ("CGPU_SIM_TIME_SCALE", "0"),
             ("CGPU_SIM_TIME_SCALE", "NaN"),

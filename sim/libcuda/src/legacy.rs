@@ -149,7 +149,7 @@ fn clamp(bytes: u64) -> c_uint {
 
 pub(crate) fn cuMemGetInfo(call: &Call, free: Out<c_uint>, total: Out<c_uint>) -> Answer {
     let driver = call.driver()?;
-    let memory = driver.machine.memory_info(driver.current()?.gpu)?;
+    let memory = driver.machine.visible_memory(driver.current()?.gpu)?;
     free.put_if_not_null(clamp(memory.free.0));
     total.put_if_not_null(clamp(memory.usable().0));
     Ok(())

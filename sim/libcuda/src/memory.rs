@@ -100,7 +100,7 @@ pub(crate) fn cuMemFree_v2(call: &Call, dptr: CUdeviceptr) -> Answer {
 
 pub(crate) fn cuMemGetInfo_v2(call: &Call, free: Out<usize>, total: Out<usize>) -> Answer {
     let driver = call.driver()?;
-    let memory = driver.machine.memory_info(driver.current()?.gpu)?;
+    let memory = driver.machine.visible_memory(driver.current()?.gpu)?;
     free.put_if_not_null(count(memory.free.0)?);
     total.put_if_not_null(count(memory.usable().0)?);
     Ok(())

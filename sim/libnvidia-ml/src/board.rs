@@ -73,7 +73,10 @@ values! {
     nvmlDeviceGetPowerManagementMode(=> nvmlEnableState_t) |_gpu| Ok(NVML_FEATURE_ENABLED);
     nvmlDeviceGetPowerState(=> nvmlPstates_t) |_gpu| Ok(NVML_PSTATE_0);
     nvmlDeviceGetPerformanceState(=> nvmlPstates_t) |_gpu| Ok(NVML_PSTATE_0);
-    nvmlDeviceGetPersistenceMode(=> nvmlEnableState_t) |_gpu| Ok(NVML_FEATURE_ENABLED);
+    nvmlDeviceGetPersistenceMode(=> nvmlEnableState_t) |gpu| {
+        let keeps = gpu.machine.figures().persistence != 0;
+        Ok(if keeps { NVML_FEATURE_ENABLED } else { NVML_FEATURE_DISABLED })
+    };
     nvmlDeviceGetCurrentClocksEventReasons(=> c_ulonglong) |_gpu| Ok(0);
     nvmlDeviceGetCurrentClocksThrottleReasons(=> c_ulonglong) |_gpu| Ok(0);
     nvmlDeviceGetSupportedClocksThrottleReasons(=> c_ulonglong) |_gpu| Ok(0x1ff);

@@ -18,6 +18,7 @@ pub(crate) fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: Out<nvmlMemo
     Ok(())
 }
 
+/// Shows a process in a control group with a limit that limit as the GPU's size.
 pub(crate) fn nvmlDeviceGetMemoryInfo_v2(
     device: nvmlDevice_t,
     memory: Out<nvmlMemory_v2_t>,
@@ -27,7 +28,7 @@ pub(crate) fn nvmlDeviceGetMemoryInfo_v2(
     if version != NVML_MEMORY_V2 {
         return Err(ARGUMENT_VERSION_MISMATCH);
     }
-    let info = gpu.machine.memory_info(gpu.index)?;
+    let info = gpu.machine.visible_memory(gpu.index)?;
     memory.put(nvmlMemory_v2_t {
         version,
         total: info.total.0,

@@ -1,4 +1,4 @@
-//! Per-process accounting and control-group limits, as NVML's calls see them.
+//! Per-process accounting, as NVML's calls see it.
 
 use cgpu_shm::units::{Bytes, Nanos};
 
@@ -6,7 +6,6 @@ use super::Machine;
 use super::utilisation::{REAP_INTERVAL, with_local_pids};
 use crate::error::Error;
 use crate::identity::Identity;
-use crate::timeline::GroupLimit;
 
 /// Accounting statistics of a process on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,29 +89,5 @@ impl Machine {
                 .collect())
         })?;
         Ok(with_local_pids(all, |stats, pid| AccountingStats { pid, ..stats }))
-    }
-
-    /// Returns the limit of a control group, by its device and inode, on a GPU.
-    ///
-    /// # Errors
-    /// [`Error::NoGpu`].
-    pub fn group_limit(&self, gpu: usize, group: [u64; 2]) -> Result<Option<GroupLimit>, Error> {
-        self.check_gpu(gpu)?;
-        self.core.with(|timeline, _| Ok(timeline.group_limit(gpu, group)))
-    }
-
-    /// Sets the limit of a control group on a GPU; `None` removes it. The limit is reported, not
-    /// enforced.
-    ///
-    /// # Errors
-    /// [`Error::NoGpu`], [`Error::Full`].
-    pub fn limit_group(
-        &self,
-        gpu: usize,
-        group: [u64; 2],
-        to: Option<GroupLimit>,
-    ) -> Result<(), Error> {
-        self.check_gpu(gpu)?;
-        self.core.with(|timeline, _| timeline.limit_group(gpu, group, to))
     }
 }

@@ -15,7 +15,7 @@ impl Machine {
         self.check_gpu(gpu)?;
         self.start_helper()?;
         let process = self.core.segment.process();
-        let context = self.core.with(|timeline, _| timeline.create_context(process, gpu))?;
+        let context = self.core.in_group(|timeline, _| timeline.create_context(process, gpu))?;
         lock(&self.core.memory).adopt(context, gpu);
         Ok(context)
     }
@@ -38,7 +38,7 @@ impl Machine {
     pub fn load_code(&self, context: ContextId) -> Result<(), Error> {
         let figures = *self.figures();
         let begun = self.now();
-        self.core.with(|timeline, _| {
+        self.core.in_group(|timeline, _| {
             self.core.own_context(timeline, context)?;
             timeline.load_code(context, figures.code_size)
         })?;

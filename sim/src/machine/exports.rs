@@ -12,7 +12,7 @@ use crate::timeline::{Bound, ExportId, ExportKind, Lingering, Site};
 
 impl Accounting for Core {
     fn reserve(&self, context: ContextId, size: Bytes) -> Result<(), Error> {
-        self.with(|timeline, _| {
+        self.in_group(|timeline, _| {
             self.own_context(timeline, context)?;
             timeline.reserve(context, size)
         })
@@ -26,7 +26,7 @@ impl Accounting for Core {
     }
 
     fn take(&self, site: Site, size: Bytes) -> Result<(), Error> {
-        self.with(|timeline, _| timeline.take_memory(self.segment.process(), site, size))
+        self.in_group(|timeline, _| timeline.take_memory(self.segment.process(), site, size))
     }
 
     fn give(&self, site: Site, size: Bytes) -> Result<(), Error> {
@@ -86,7 +86,8 @@ impl Core {
         size: Bytes,
     ) -> Result<Exported, Error> {
         let process = self.segment.process();
-        let export = self.with(|timeline, _| timeline.create_export(process, site, kind, size))?;
+        let export =
+            self.in_group(|timeline, _| timeline.create_export(process, site, kind, size))?;
         self.create_file_or_drop(export, size.0)
     }
 

@@ -36,6 +36,7 @@ mod shares;
 mod streams;
 mod teams;
 mod utilisation;
+mod wall;
 mod work;
 
 use core::mem::ManuallyDrop;
@@ -97,6 +98,8 @@ struct Core {
     files: Files,
     /// Whether a pool was ever created.
     has_pools: AtomicBool,
+    /// The ids of this process's control group and its ancestors, when it last used memory.
+    control_group: Mutex<Vec<u64>>,
     /// Locked before the memory.
     order: Mutex<Order>,
     effects: Effects,
@@ -152,6 +155,7 @@ impl Machine {
             memory: Mutex::new(memory),
             files,
             has_pools: AtomicBool::new(false),
+            control_group: Mutex::default(),
             order: Mutex::default(),
             effects: Effects::default(),
             tracks: Tracks::default(),

@@ -227,19 +227,11 @@ impl Segment {
         if !self.transact(|timeline| Ok(timeline.may_reap(now, interval)))? {
             return Ok(());
         }
-        // Liveness checks are system calls, so they are made without the lock.
-        let exited: Vec<_> = SlotIndex::all()
-            .filter(|&slot| state_of(&self.mapping, slot) == ProcessState::Live)
-            .map(|slot| (slot, self.generation(slot)))
-            .filter(|&(slot, _)| {
-                matches!(self.mapping.liveness_locks.liveness(slot), Ok(Liveness::Exited))
-            })
-            .collect();
-        for (slot, generation) in exited {
+        for (slot, generation) in exited_processes(&self.mapping) {
             self.transact(|timeline| {
                 // Unless it detached meanwhile, or another client was first.
                 if timeline.process_state(slot.get()) == ProcessState::Live
-                    && self.generation(slot) == generation
+                    && generation_of(&self.mapping, slot) == generation
                 {
                     let now = timeline.advance(now);
                     timeline.die(slot.get(), now);
@@ -248,10 +240,6 @@ impl Segment {
             })?;
         }
         Ok(())
-    }
-
-    fn generation(&self, slot: SlotIndex) -> u64 {
-        self.mapping.preamble().generation[slot.get()].load(Ordering::Acquire)
     }
 }
 
@@ -312,7 +300,12 @@ fn attach(mapping: &Mapping, figures: &Figures, gpus: &[GpuSpec]) -> Result<Clai
             _liveness_lock: liveness_lock,
             _anchor: None,
         };
+        let exited = if figures.persistence == 0 { exited_processes(mapping) } else { Vec::new() };
         transact(mapping, &claim, figures, |timeline| {
+            if figures.persistence == 0 && !has_users(mapping, timeline, slot, &exited) {
+                // The first client since the driver has let the GPUs go.
+                timeline.clear_limits();
+            }
             // Its process has exited: its liveness lock is ours.
             if timeline.process_state(slot.get()) != ProcessState::Free {
                 let now = timeline.now();
@@ -332,6 +325,34 @@ fn attach(mapping: &Mapping, figures: &Figures, gpus: &[GpuSpec]) -> Result<Clai
         return Ok(claim);
     }
     Err(Error::Full("processes").into())
+}
+
+/// Returns the processes that have exited, noticed or not, with their generations. Liveness checks
+/// are system calls, so they are made without the lock.
+fn exited_processes(mapping: &Mapping) -> Vec<(SlotIndex, u64)> {
+    SlotIndex::all()
+        .filter(|&slot| state_of(mapping, slot) == ProcessState::Live)
+        .map(|slot| (slot, generation_of(mapping, slot)))
+        .filter(|&(slot, _)| matches!(mapping.liveness_locks.liveness(slot), Ok(Liveness::Exited)))
+        .collect()
+}
+
+/// Returns whether a process other than `own` uses the GPUs, of which `exited` no longer do.
+fn has_users(
+    mapping: &Mapping,
+    timeline: &Timeline<'_, Transaction<'_>>,
+    own: SlotIndex,
+    exited: &[(SlotIndex, u64)],
+) -> bool {
+    SlotIndex::all().any(|slot| {
+        slot != own
+            && timeline.process_state(slot.get()) == ProcessState::Live
+            && !exited.contains(&(slot, generation_of(mapping, slot)))
+    })
+}
+
+fn generation_of(mapping: &Mapping, slot: SlotIndex) -> u64 {
+    mapping.preamble().generation[slot.get()].load(Ordering::Acquire)
 }
 
 #[inline]

@@ -1,20 +1,16 @@
-//! Accounting statistics of processes on a GPU, also after their end; limits of control groups.
+//! Accounting statistics of processes on a GPU, also after their end.
 //!
 //! While accounting mode is enabled on a GPU, a process has a record there from its first context
-//! on. Each GPU keeps the last 4,000, also of ended processes. Limits are stored and reported, not
-//! enforced.
+//! on. Each GPU keeps the last 4,000, also of ended processes.
 
 use cgpu_shm::units::{Bytes, Nanos};
 
 use super::Timeline;
-use super::records::{Account, GPUS, Gpu, Holding, Limit, Process};
-use crate::error::Error;
+use super::records::{Account, GPUS, Gpu, Holding, Process};
 use crate::words::{Words, index};
 
 /// Records per GPU.
 pub const ACCOUNTS: u64 = 4_000;
-/// Control groups with a limit, per GPU.
-pub(super) const LIMITS: u64 = 64;
 
 /// Accounting statistics of a process on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,15 +27,6 @@ pub struct AccountStats {
     pub busy: Nanos,
     /// The maximum of its memory use.
     pub highest: Bytes,
-}
-
-/// Limits of a control group on a GPU: guaranteed, and maximum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupLimit {
-    /// In bytes; 0: none.
-    pub soft: u64,
-    /// In bytes; `u64::MAX`: unlimited.
-    pub hard: u64,
 }
 
 const RUNNING: u64 = 1;
@@ -183,51 +170,6 @@ impl<W: Words> Timeline<'_, W> {
             .collect()
     }
 
-    fn limits(gpu: usize) -> impl Iterator<Item = Limit> {
-        let first = gpu as u64 * LIMITS;
-        (first..first + LIMITS).map(Limit)
-    }
-
-    /// Returns the limit of a control group, by its device and inode, on a GPU.
-    #[must_use]
-    pub fn group_limit(&self, gpu: usize, group: [u64; 2]) -> Option<GroupLimit> {
-        let is = |limit: &Limit| [self.get(limit.device()), self.get(limit.inode())] == group;
-        let limit = Self::limits(gpu).find(is)?;
-        Some(GroupLimit { soft: self.get(limit.soft()), hard: self.get(limit.hard()) })
-    }
-
-    /// Sets the limit of a control group on a GPU; `None` removes it.
-    ///
-    /// # Errors
-    /// [`Error::Full`].
-    pub fn limit_group(
-        &mut self,
-        gpu: usize,
-        group: [u64; 2],
-        to: Option<GroupLimit>,
-    ) -> Result<(), Error> {
-        let is = |limit: &Limit| [self.get(limit.device()), self.get(limit.inode())] == group;
-        let free = |limit: &Limit| self.get(limit.inode()) == 0;
-        let found = Self::limits(gpu).find(is);
-        let (limit, values) = match (found, to) {
-            (None, None) => return Ok(()),
-            (Some(limit), None) => (limit, [0; 4]),
-            (found, Some(GroupLimit { soft, hard })) => {
-                let limit = found.or_else(|| Self::limits(gpu).find(free));
-                (
-                    limit.ok_or(Error::Full("limits of control groups"))?,
-                    [group[0], group[1], soft, hard],
-                )
-            }
-        };
-        for (at, value) in
-            [limit.device(), limit.inode(), limit.soft(), limit.hard()].into_iter().zip(values)
-        {
-            self.set(at, value);
-        }
-        Ok(())
-    }
-
     pub(super) fn check_accounts(&self, gpu: Gpu) -> Result<(), String> {
         for process in (0..super::records::PROCESSES).map(Process) {
             let holding = Holding::of(process, gpu);
@@ -316,25 +258,5 @@ mod tests {
         }
         let all = timeline.accounts(1);
         assert_eq!((all.len(), all[0].pid, all[3_999].pid), (4_000, 11, 4_010));
-    }
-
-    #[test]
-    fn group_limits_are_independent_and_bounded_in_number() {
-        let (mut words, figures) = (Plain::new(WORDS), Figures::default());
-        let mut timeline = Timeline::new(&mut words, &figures);
-        let limit = |hard| GroupLimit { soft: 1, hard };
-        assert_eq!(timeline.group_limit(0, [1, 1]), None);
-        for group in 0..LIMITS {
-            timeline.limit_group(0, [1, 1 + group], Some(limit(group))).unwrap();
-        }
-        assert!(timeline.limit_group(0, [1, 99], Some(limit(1))).is_err());
-        timeline.limit_group(0, [1, 3], Some(limit(77))).unwrap();
-        assert_eq!(timeline.group_limit(0, [1, 3]), Some(limit(77)));
-        timeline.limit_group(0, [1, 3], None).unwrap();
-        timeline.limit_group(0, [2, 3], Some(limit(5))).unwrap();
-        assert_eq!(
-            [timeline.group_limit(0, [1, 3]), timeline.group_limit(1, [1, 4])],
-            [None, None]
-        );
     }
 }

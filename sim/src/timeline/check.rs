@@ -38,6 +38,7 @@ impl<W: Words> Timeline<'_, W> {
         for gpu in (0..GPUS).map(Gpu) {
             self.check_gpu(gpu)?;
             self.check_accounts(gpu)?;
+            self.check_groups(gpu)?;
         }
         for process in (0..PROCESSES).map(Process) {
             self.check_process(process)?;

@@ -155,6 +155,7 @@ impl<W: Words> Timeline<'_, W> {
             self.set(holding.memory(), checkpointed);
             self.set(holding.checkpointed(), 0);
             self.enter_domains(Process(process as u64), gpu)?;
+            self.check_restored(holding, gpu)?;
         }
         self.step_progress(process, Progress::Checkpointed, Progress::Locked)
     }

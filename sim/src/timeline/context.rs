@@ -121,13 +121,15 @@ impl<W: Words> Timeline<'_, W> {
     /// Charges memory of the GPU to a context.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], exactly if the GPU has less than that left.
+    /// [`Error::OutOfMemory`], exactly if the GPU, or a control group of the process, has less than
+    /// that left.
     pub fn reserve(&mut self, context: ContextId, size: Bytes) -> Result<(), Error> {
         let gpu = Gpu(self.get(context.gpu()));
         let left = self.get(gpu.usable()) - self.get(gpu.used());
         if size.0 > left {
             return Err(Error::OutOfMemory);
         }
+        self.charge_group(self.process_of(context), gpu, size.0)?;
         let holding = self.holding_of(context);
         for at in [gpu.used(), holding.memory(), context.memory()] {
             self.add(at, size.0);
@@ -157,6 +159,7 @@ impl<W: Words> Timeline<'_, W> {
         let gpu = Gpu(self.get(context.gpu()));
         let holding = self.holding_of(context);
         self.refund_memory(holding, gpu, size.0);
+        self.refund_groups(holding, size.0);
         self.subtract(context.memory(), size.0);
     }
 

@@ -65,7 +65,8 @@ impl<W: Words> Timeline<'_, W> {
     /// Charges memory of a GPU to a process itself.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], exactly if the GPU, or the domain, has less than that left.
+    /// [`Error::OutOfMemory`], exactly if the GPU, the domain, or a control group of the process has
+    /// less than that left.
     pub fn take_memory(
         &mut self,
         process: usize,
@@ -79,13 +80,16 @@ impl<W: Words> Timeline<'_, W> {
         if size.0 > left.min(left_there) {
             return Err(Error::OutOfMemory);
         }
+        self.charge_group(Process(process as u64), site.gpu(), size.0)?;
         self.charge(Process(process as u64), site, size.0);
         Ok(())
     }
 
     /// Refunds a process's own memory, at most what it has.
     pub fn give_memory(&mut self, process: usize, site: impl Into<Site>, size: Bytes) {
-        self.discharge(Process(process as u64), site.into(), size.0);
+        let (process, site) = (Process(process as u64), site.into());
+        self.discharge(process, site, size.0);
+        self.refund_groups(Holding::of(process, site.gpu()), size.0);
     }
 
     pub(super) fn charge(&mut self, process: Process, site: Site, size: u64) {
@@ -166,6 +170,7 @@ impl<W: Words> Timeline<'_, W> {
         }
         let own = self.get(Holding::of(process, gpu).own());
         self.discharge(process, Site::of(gpu.0, 0), own);
+        self.refund_groups(Holding::of(process, gpu), u64::MAX);
     }
 
     /// Returns a process's own memory in a domain, or on a GPU.

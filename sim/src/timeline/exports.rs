@@ -159,6 +159,7 @@ impl<W: Words> Timeline<'_, W> {
         ] {
             self.set(at, value);
         }
+        self.charge_export(process, export);
         self.add_hold(process, export)?;
         Ok(export)
     }
@@ -246,6 +247,7 @@ impl<W: Words> Timeline<'_, W> {
             self.set(export.owner(), process.0 + 1);
             self.unorphan(site, size);
             self.charge(process, site, size);
+            self.enter_owner(process, export);
         }
         Ok(())
     }
@@ -295,11 +297,13 @@ impl<W: Words> Timeline<'_, W> {
     fn pass_on(&mut self, owner: Process, export: ExportId) {
         let (site, size) = (self.site_of_export(export), self.get(export.size()));
         self.discharge(owner, site, size);
+        self.leave_owner(owner, export);
         let next = holders_of(export).first(self.words);
         if next != 0 {
             let next_owner = Process(self.get(Hold(next).process()));
             self.set(export.owner(), next_owner.0 + 1);
             self.charge(next_owner, site, size);
+            self.enter_owner(next_owner, export);
             return;
         }
         self.set(export.owner(), 0);
@@ -307,6 +311,7 @@ impl<W: Words> Timeline<'_, W> {
         if self.get(export.sent()) == 0 {
             // Only its file is left.
             self.set(export.size(), 0);
+            self.set(export.charged(), 0);
             self.unbind_all(export);
         } else {
             self.orphan(site, size);

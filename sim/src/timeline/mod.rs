@@ -36,6 +36,7 @@
 //! | `exports` | memory that outlives its exporter |
 //! | `teams` | multicast: one write goes to the memory of several GPUs |
 //! | `accounting` | accounting statistics of processes |
+//! | `wall` | limits of control groups |
 //! | `xid` | errors that GPUs report |
 //! | `usage` | busy time, windows |
 //! | `trace` | spans of the engines' work |
@@ -73,6 +74,7 @@ mod teams;
 mod trace;
 mod track;
 mod usage;
+mod wall;
 mod xid;
 
 use agenda::Due;
@@ -82,7 +84,7 @@ use records::Global;
 use crate::settings::Figures;
 use crate::words::{At, Words, index};
 
-pub use accounting::{ACCOUNTS, AccountStats, GroupLimit};
+pub use accounting::{ACCOUNTS, AccountStats};
 pub use checkpoint::Progress;
 pub use clock::ClockRate;
 pub use command::{Command, RendezvousSpec};
@@ -100,6 +102,7 @@ pub use stream::Ticket;
 pub use teams::{Bindable, Bound, Team};
 pub use trace::{Span, SpanKind};
 pub use usage::{EngineTime, GpuSample, ProcessSample, ProcessUse};
+pub use wall::{GroupLimit, GroupUse, Wall};
 pub use xid::Xid;
 
 /// A view of the state that can be advanced and changed. It is cheap to make and holds nothing

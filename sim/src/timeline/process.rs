@@ -61,6 +61,7 @@ impl<W: Words> Timeline<'_, W> {
         self.set(process.effects_queued(), 0);
         self.set(process.uses_cuda(), 0);
         self.set(process.progress(), 0);
+        self.set(process.group(), 0);
         for gpu in (0..GPUS).map(Gpu) {
             let holding = Holding::of(process, gpu);
             self.set(holding.busy(), 0);

@@ -4,7 +4,8 @@
 //! so these tables do not use their first record. Instants and spans are nanoseconds of device
 //! time, sizes are bytes.
 
-use super::accounting::{ACCOUNTS, LIMITS};
+use super::accounting::ACCOUNTS;
+use super::wall::CHARGES;
 use crate::gpu::{MAX_DOMAINS, MAX_GPUS};
 use crate::words::{At, index, records};
 
@@ -110,6 +111,8 @@ records! {
     uses_cuda,
     /// `checkpoint::Progress`; while it is being locked, the locking process, from 1.
     progress, locker,
+    /// Its control group; 0: unknown.
+    group,
 }
 
 records! {
@@ -254,6 +257,8 @@ records! {
     /// memory of each that can be bound, and the bindings.
     team, gpus, room,
     first_binding, last_binding,
+    /// The control group that it is charged to, and how much of it.
+    group, charged,
 }
 
 records! {
@@ -380,14 +385,34 @@ records! {
 }
 
 records! {
+    /// A control group. The first record is none.
+    pub(crate) ControlGroup[1_024] from Account::END;
+    /// The inode of its folder; 0: a free record.
+    id,
+    /// 0: none, or unknown.
+    parent,
+    /// 1: its folder has no files of the controller.
+    bare,
+}
+
+records! {
     /// Limits of a control group on a GPU.
-    pub(crate) Limit[GPUS * LIMITS] from Account::END;
-    device, inode,
-    soft, hard,
+    pub(crate) Limit[GPUS * ControlGroup::COUNT] from ControlGroup::END;
+    soft,
+    /// The complement of the hard limit, so that 0 is none.
+    ceiling,
+}
+
+records! {
+    /// The part of a process's memory on a GPU that is charged to a control group.
+    pub(crate) Charge[Holding::COUNT * CHARGES] from Limit::END;
+    group,
+    /// 0: a free record.
+    bytes,
 }
 
 /// Words of a timeline.
-pub const WORDS: usize = Limit::END;
+pub const WORDS: usize = Charge::END;
 
 macro_rules! numbers {
     ($($id:ident)*) => {$(
@@ -405,6 +430,12 @@ numbers!(ContextId StreamId EventId ExportId);
 impl Holding {
     pub(crate) const fn of(process: Process, gpu: Gpu) -> Self {
         Self(process.0 * GPUS + gpu.0)
+    }
+}
+
+impl Limit {
+    pub(crate) const fn of(gpu: Gpu, group: ControlGroup) -> Self {
+        Self(gpu.0 * ControlGroup::COUNT + group.0)
     }
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * accounting FOLDER - checks what NVML reports of processes beyond their lists: details, accounting
- * of running and of ended processes, limits of control groups (FOLDER stands for one). For a driver
- * without a shim, 13.4 or newer; as root, or refused.
+ * accounting [FOLDER] - checks what NVML reports of processes beyond their lists: details, accounting
+ * of running and of ended processes, and, in the control group of FOLDER, its limits. Without FOLDER
+ * there is no back end for limits. For a driver without a shim, 13.4 or newer; as root, or refused.
  */
 #include "driver.h"
 
@@ -109,38 +109,50 @@ static void details(pid_t other) {
 static void limits(const char *folder) {
     FUNCTION(set, nvmlDeviceSetMemoryLimits_v1, (Device, struct limits *));
     FUNCTION(get, nvmlDeviceGetMemoryLimits_v1, (Device, struct limits *));
-    char list[4096];
     struct limits wanted = {folder, 1 << 30, 2ULL << 30, 0}, reported = {folder, 7, 7, 7};
-    EXPECT(NOT_FOUND, get(device, &reported));
+    if (!folder) {
+        wanted.group = reported.group = "/proc";
+        EXPECT(NOT_SUPPORTED, get(device, &reported));
+        EXPECT(NOT_SUPPORTED, set(device, &wanted));
+        return;
+    }
+    CHECK(get(device, &reported)); /* the kernel's controller, without a limit */
+    HOLDS(reported.soft == 0 && reported.hard == ~0ULL);
     if (geteuid() != 0) {
         EXPECT(NO_PERMISSION, set(device, &wanted));
         return;
     }
-    snprintf(list, sizeof list, "%s/cgroup.procs", folder);
-    FILE *file = fopen(list, "w");
-    HOLDS(file && fprintf(file, "%d\n", getpid()) > 0 && fclose(file) == 0);
     CHECK(set(device, &wanted));
     CHECK(get(device, &reported));
     HOLDS(reported.soft == 1 << 30 && reported.hard == 2ULL << 30 && reported.used >= 256 * MIB);
+    size_t free_memory, total;
+    CHECK(cu.cuMemGetInfo(&free_memory, &total));
+    HOLDS(total == 2ULL << 30 && free_memory == total - reported.used);
+    CUdeviceptr memory;
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc(&memory, free_memory + 1));
+    CHECK(cu.cuMemAlloc(&memory, free_memory));
+    CHECK(cu.cuMemFree(memory));
     wanted.soft = 3ULL << 30;
     EXPECT(INVALID_ARGUMENT, set(device, &wanted));
     wanted.soft = 0, wanted.hard = 1ULL << 50;
     EXPECT(INVALID_ARGUMENT, set(device, &wanted));
     wanted.hard = ~0ULL;
     CHECK(set(device, &wanted)); /* none */
-    EXPECT(NOT_FOUND, get(device, &reported));
+    CHECK(get(device, &reported));
+    HOLDS(reported.soft == 0 && reported.hard == ~0ULL && reported.used >= 256 * MIB);
     wanted.group = "/nowhere";
     EXPECT(OPERATING_SYSTEM, set(device, &wanted));
+    wanted.group = "/proc";
+    EXPECT(INVALID_ARGUMENT, set(device, &wanted));
     reported.group = NULL;
     EXPECT(INVALID_ARGUMENT, get(device, &reported));
     EXPECT(INVALID_ARGUMENT, get(device, NULL));
-    remove(list);
 }
 
 int main(int argc, char **argv) {
     int go[2], done[2];
     char byte;
-    if (argc != 2) return 2;
+    if (argc > 2) return 2;
     watchdog(60);
     HOLDS(pipe(go) == 0 && pipe(done) == 0);
     pid_t first = worker(go[0], done[1]);
@@ -171,7 +183,7 @@ int main(int argc, char **argv) {
     EXPECT(INVALID_ARGUMENT, set_mode(device, 2));
     if (geteuid() != 0) {
         EXPECT(NO_PERMISSION, set_mode(device, 1));
-        limits(argv[1]);
+        limits(argc == 2 ? argv[1] : NULL);
         HOLDS(write(go[1], "gg", 2) == 2 && waitpid(first, NULL, 0) == first);
         printf("{\"root\": 0}\n");
         return 0;
@@ -187,7 +199,7 @@ int main(int argc, char **argv) {
     /* While the process runs. */
     HOLDS(write(go[1], "g", 1) == 1 && read(done[0], &byte, 1) == 1);
     details(first);
-    limits(argv[1]);
+    limits(argc == 2 ? argv[1] : NULL);
     count = 0;
     EXPECT(INSUFFICIENT_SIZE, pids_of(device, &count, NULL));
     HOLDS(count == 1);

@@ -20,6 +20,7 @@ mod random;
 mod skip;
 mod terminal;
 
+pub use cgpu_test_groups::ControlGroups;
 pub use child::{Child, Outcome};
 pub use containers::{
     OciContainer, OciHost, Runtime, configuration, find, furnish, install, is_reachable, needed,

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};
 
+use cgpu_e2e::{ControlGroups, skip};
 use cgpu_sim::journal::{Call, Line};
 use cgpu_sim::timeline::SpanKind;
 use cgpu_sim::trace::Trace;
@@ -110,9 +111,22 @@ fn processes_are_checkpointed_and_restored() {
 #[test]
 fn accounting_reports_ended_processes() {
     let machine = Machine::new("accounting", "A10").with("CGPU_SIM_DRIVER", "13040");
-    let group = machine.file("group");
-    std::fs::create_dir(&group).unwrap();
-    machine.prints(&format!("accounting {}", group.display()));
+    machine.prints("accounting");
+}
+
+#[test]
+fn limits_of_a_control_group_are_set_and_shown() {
+    let test = "limits_of_a_control_group_are_set_and_shown";
+    let groups = match ControlGroups::mount("accounting") {
+        Ok(groups) => groups,
+        Err(reason) => return skip(test, "cgroups", &reason),
+    };
+    let folder = groups.create("leaf");
+    let machine = Machine::new("limits", "A10")
+        .with("CGPU_SIM_DRIVER", "13040")
+        .with("CGPU_SIM_WALL", "dmem")
+        .inside(&folder);
+    machine.prints(&format!("accounting {}", folder.display()));
 }
 
 #[test]

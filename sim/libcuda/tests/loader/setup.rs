@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use cgpu_e2e::Dist;
+use cgpu_e2e::{ControlGroups, Dist};
 
 /// Returns the root of the workspace.
 pub(crate) fn root() -> PathBuf {
@@ -25,6 +25,8 @@ pub(crate) fn program(name: &str) -> PathBuf {
 pub(crate) struct Machine {
     folder: PathBuf,
     variables: Vec<(String, String)>,
+    /// The control group of the programs.
+    group: Option<PathBuf>,
 }
 
 impl Machine {
@@ -36,12 +38,18 @@ impl Machine {
             ("CGPU_SIM_STATE".to_owned(), state),
             ("CGPU_SIM_GPUS".to_owned(), gpus.to_owned()),
         ];
-        Self { folder, variables }
+        Self { folder, variables, group: None }
     }
 
     /// Sets one more variable for the programs.
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Starts the programs in a control group.
+    pub(crate) fn inside(mut self, folder: &Path) -> Self {
+        self.group = Some(folder.to_owned());
         self
     }
 
@@ -58,6 +66,9 @@ impl Machine {
             command.env_remove(name);
         }
         command.envs(self.variables.iter().cloned()).stdin(Stdio::null());
+        if let Some(folder) = &self.group {
+            ControlGroups::start_in(&mut command, folder);
+        }
         command
     }
 

@@ -375,13 +375,7 @@ fn crash_during_accounting_leaves_the_state_before_or_after() {
     fixture.crash_everywhere(|timeline| timeline.reserve(context, Bytes(4 << 20)).unwrap());
     fixture.crash_everywhere(|timeline| timeline.detach(other, fixture.now));
     assert_eq!(fixture.timeline(|timeline| timeline.accounts(1)).len(), 1);
-    let limit = timeline::GroupLimit { soft: 1, hard: 2 };
     fixture.crash_everywhere(|timeline| {
-        timeline.limit_group(1, [3, 4], Some(limit)).unwrap();
-        timeline.limit_group(0, [3, 4], Some(limit)).unwrap();
-    });
-    fixture.crash_everywhere(|timeline| {
-        timeline.limit_group(1, [3, 4], None).unwrap();
         timeline.set_accounting_mode(1, false);
     });
 }
