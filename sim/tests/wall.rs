@@ -10,6 +10,9 @@ use cgpu_sim::timeline::{GroupLimit, Wall};
 use cgpu_sim::{Bytes, Error, Machine, Settings};
 use cgpu_test_groups::ControlGroups;
 
+#[path = "../../shm/tests/skip/mod.rs"]
+mod skip;
+
 const MIB: u64 = 1 << 20;
 const CONTEXT: u64 = 256;
 
@@ -23,13 +26,7 @@ struct Fixture {
 impl Fixture {
     /// `None` where control groups cannot be mounted.
     fn new(name: &str, wall: Wall) -> Option<Self> {
-        let groups = match ControlGroups::mount(name) {
-            Ok(groups) => groups,
-            Err(reason) => {
-                eprintln!("skipped: {reason}");
-                return None;
-            }
-        };
+        let groups = mounted(name)?;
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let machine = Machine::open(&settings(directory.path(), wall)).unwrap();
         Some(Self { groups, machine, directory })
@@ -52,6 +49,11 @@ impl Fixture {
         let wall = self.machine.figures().wall;
         Client::start(self.directory.path(), wall, folder)
     }
+}
+
+/// `None` where control groups cannot be mounted.
+fn mounted(name: &str) -> Option<ControlGroups> {
+    ControlGroups::mount(name).inspect_err(|reason| skip::skip("wall", "cgroups", reason)).ok()
 }
 
 fn settings(directory: &Path, wall: Wall) -> Settings {
@@ -255,6 +257,30 @@ fn misc_limit_of_the_nearest_group_holds_alone() {
     ControlGroups::remove(&leaf);
     fixture.limit(&pod, 300).unwrap();
     assert_eq!(fixture.machine.group_uses(0).unwrap().len(), 2);
+}
+
+#[test]
+fn misc_limits_end_with_the_last_client_without_persistence() {
+    for persistence in [0, 1] {
+        let Some(groups) = mounted("persistence") else { return };
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let mut settings = settings(directory.path(), Wall::Misc);
+        settings.figures.persistence = persistence;
+        let machine = Machine::open(&settings).unwrap();
+        let leaf = groups.create("leaf");
+        machine.limit_group(0, &leaf, GroupLimit { soft: 0, hard: 500 * MIB }).unwrap();
+        // A client that is killed leaves the GPU, too.
+        let mut client = Client::start(directory.path(), Wall::Misc, &leaf);
+        assert_eq!(client.command("context"), "done");
+        drop(machine);
+        let machine = Machine::open(&settings).unwrap();
+        assert_eq!(machine.group_uses(0).unwrap()[0].used, Bytes(CONTEXT * MIB));
+        drop(machine);
+        drop(client);
+        let machine = Machine::open(&settings).unwrap();
+        let path = cgpu_sim::control_group::of_folder(&leaf).unwrap();
+        assert_eq!(machine.group_limit(0, &path).is_ok(), persistence == 1);
+    }
 }
 
 #[test]

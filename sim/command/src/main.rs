@@ -1,5 +1,5 @@
 //! `cgpu-sim`: shows simulated GPUs (`status`) and journals of runs on them (`trace`), injects
-//! errors (`xid`), changes clocks (`clock`), and measures the simulator's speed (`speed`).
+//! errors (`xid`), changes clocks (`clock`), shows limits of control groups (`wall`), and measures the simulator's speed (`speed`).
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout)] // `print_output` writes there
 
@@ -8,6 +8,7 @@ mod readable;
 mod speed;
 mod status;
 mod trace;
+mod wall;
 mod xid;
 
 use std::io::{self, ErrorKind, Write};
@@ -34,6 +35,8 @@ enum Command {
     Xid(xid::Arguments),
     /// Show or change the drift of a GPU's clock against the host's
     Clock(clock::Arguments),
+    /// Show the limits of control groups and what is charged to each
+    Wall(wall::Arguments),
     /// Measure the speed of the simulator itself
     Speed(speed::Arguments),
 }
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => status::run(&arguments),
         Command::Xid(arguments) => xid::run(&arguments),
         Command::Clock(arguments) => clock::run(&arguments),
+        Command::Wall(arguments) => wall::run(&arguments),
         Command::Speed(arguments) => speed::run(&arguments),
     };
     match answer.and_then(|answer| print_output(&answer)) {

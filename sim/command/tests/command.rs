@@ -5,8 +5,11 @@ use std::process::{Command, Output};
 
 use cgpu_sim::journal::{Journal, Line, Process, SpanLine};
 use cgpu_sim::settings::Figures;
-use cgpu_sim::timeline::{ClockRate, Span, SpanKind};
+use cgpu_sim::timeline::{ClockRate, GroupLimit, Span, SpanKind, Wall};
 use cgpu_sim::{GpuSpec, Machine, Nanos, Settings};
+
+#[path = "../../../shm/tests/skip/mod.rs"]
+mod skip;
 
 fn cgpu_sim(arguments: &[&str], state: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cgpu-sim"));
@@ -186,4 +189,41 @@ fn clock_changed_by_command_is_changed_for_every_process() {
         let refused = cgpu_sim(arguments, &state);
         assert!(text(&refused.stderr).contains(said), "{}", text(&refused.stderr));
     }
+}
+
+#[test]
+fn wall_lists_limits_and_marks_folders() {
+    let groups = match cgpu_test_groups::ControlGroups::mount("command") {
+        Ok(groups) => groups,
+        Err(reason) => return skip::skip("wall_lists", "cgroups", &reason),
+    };
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let state = folder.path().join("segment");
+    let settings = |wall| Settings {
+        state: state.clone(),
+        gpus: Some(GpuSpec::parse_list("A10").unwrap()),
+        time_scale_milli: 1_000,
+        figures: Figures { wall, ..Figures::default() },
+    };
+    let machine = Machine::open(&settings(Wall::Missing)).unwrap();
+    let refused = cgpu_sim(&["wall"], &state);
+    assert!(text(&refused.stderr).contains("CGPU_SIM_WALL=dmem"), "{refused:?}");
+    drop(machine);
+
+    let machine = Machine::open(&settings(Wall::Dmem)).unwrap();
+    let (pod, leaf) = (groups.create("pod"), groups.create("pod/leaf"));
+    machine.limit_group(0, &pod, GroupLimit { soft: 0, hard: 512 << 20 }).unwrap();
+    let mark = cgpu_sim(&["wall", "--without-controller", leaf.to_str().unwrap()], &state);
+    assert!(mark.status.success(), "{mark:?}");
+    let list = cgpu_sim(&["wall", "--json"], &state);
+    let list: serde_json::Value = serde_json::from_slice(&list.stdout).unwrap();
+    assert_eq!(list[0]["hard_bytes"], 512 << 20, "{list}");
+    assert_eq!((&list[0]["controller"], &list[1]["controller"]), (&true.into(), &false.into()));
+    let shown = text(&cgpu_sim(&["wall"], &state).stdout);
+    assert!(shown.contains("512"), "{shown}");
+    let mark = cgpu_sim(&["wall", "--with-controller", leaf.to_str().unwrap()], &state);
+    assert!(mark.status.success(), "{mark:?}");
+    machine.limit_group(0, &leaf, GroupLimit { soft: 0, hard: 1 << 20 }).unwrap();
+    let refused = cgpu_sim(&["wall", "--with-controller", "/proc"], &state);
+    assert!(!refused.status.success());
 }

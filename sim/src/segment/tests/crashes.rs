@@ -436,3 +436,72 @@ fn crash_during_process_end_leaves_the_state_before_or_after() {
         assert_eq!(timeline.memory(1).0, Bytes::ZERO);
     });
 }
+
+#[test]
+fn crash_in_a_limited_control_group_leaves_the_state_before_or_after() {
+    for wall in [timeline::Wall::Dmem, timeline::Wall::Misc] {
+        let figures = Figures { wall, ..Figures::default() };
+        let fixture = Fixture::on(Setup::with(figures), &[0]);
+        let other = OWNER + 1;
+        let limit = |mib: u64| timeline::GroupLimit { soft: 1 << 20, hard: mib << 20 };
+        let (leaf, side, pod) = ([33, 30], [35, 30], [30]);
+        fixture.timeline(|timeline| timeline.attach(other, 2));
+        fixture.crash_everywhere(|timeline| {
+            timeline.limit_group(0, &leaf, limit(900)).unwrap();
+            timeline.limit_group(0, &pod, limit(1_800)).unwrap();
+        });
+        fixture.crash_everywhere(|timeline| {
+            timeline.join_group(OWNER, &leaf).unwrap();
+            timeline.reserve(fixture.contexts[0], Bytes(64 << 20)).unwrap();
+        });
+        fixture.crash_everywhere(|timeline| {
+            timeline.join_group(other, &side).unwrap();
+            timeline.create_context(other, 0).unwrap();
+            timeline.take_memory(other, 0, Bytes(6 << 20)).unwrap();
+        });
+        fixture.crash_everywhere(|timeline| timeline.give_memory(other, 0, Bytes(2 << 20)));
+        // Memory of both, which passes on and is orphaned, stays in its group.
+        let kind = ExportKind::Memory;
+        let (export, size) = (timeline::ExportId(1), Bytes(8 << 20));
+        let used =
+            |path: &[u64]| fixture.timeline(|timeline| timeline.group_limit(0, path)).unwrap().1;
+        let before = used(&leaf);
+        fixture.crash_everywhere(|timeline| {
+            assert_eq!(timeline.create_export(OWNER, 0, kind, size), Ok(export));
+            timeline.send_export(export);
+        });
+        fixture.timeline(|timeline| timeline.hold(other, export, 1).unwrap());
+        fixture.crash_everywhere(|timeline| {
+            assert_eq!(timeline.drop_hold(OWNER, export), Ok(false));
+        });
+        fixture.crash_everywhere(|timeline| {
+            assert_eq!(timeline.drop_hold(other, export), Ok(true));
+        });
+        assert_eq!(used(&leaf), before + size);
+        let lingering = fixture.timeline(|timeline| timeline.lingering())[0];
+        fixture.crash_everywhere(|timeline| timeline.end_export(lingering));
+        assert_eq!(used(&leaf), before);
+        // Checkpointed memory is in no group.
+        fixture.timeline(|timeline| {
+            timeline.begin_locking(OWNER, other).unwrap();
+            timeline.step_progress(OWNER, Progress::Locking, Progress::Locked).unwrap();
+        });
+        fixture.crash_everywhere(|timeline| timeline.checkpoint(OWNER).unwrap());
+        assert_eq!(used(&leaf), Bytes::ZERO);
+        fixture.timeline(|timeline| timeline.limit_group(0, &leaf, limit(8)).unwrap());
+        let state = fixture.state();
+        let restored = fixture.observer.transact(|timeline| timeline.restore(OWNER));
+        assert_eq!(restored, Err(Error::OutOfMemory));
+        assert!(fixture.state() == state);
+        fixture.timeline(|timeline| timeline.limit_group(0, &leaf, limit(900)).unwrap());
+        fixture.crash_everywhere(|timeline| timeline.restore(OWNER).unwrap());
+        assert_eq!(used(&leaf), before);
+        fixture.crash_everywhere(|timeline| timeline.set_controller(&[36, 30], false).unwrap());
+        fixture.crash_everywhere(|timeline| timeline.detach(other, fixture.now));
+        fixture.crash_everywhere(|timeline| {
+            timeline.clear_limits();
+            timeline.groups_deleted(&[33, 36]);
+            timeline.limit_group(0, &side, limit(3)).unwrap();
+        });
+    }
+}
