@@ -150,8 +150,10 @@ fn rows(container: &ContainerStatus, share: &ShareStatus, report: &Report, theme
             container.image.as_ref().map(|image| format!("image {}", printable(image))),
             container.high_priority.then(|| "high priority".to_owned()),
         ];
-        let about: Vec<String> = about.into_iter().flatten().collect();
+        let about: Vec<String> = about.into_iter().flatten().chain(wall(share)).collect();
         parts += &wrap(about.iter().map(String::as_str), ", ", INDENT, INDENT);
+    } else if let Some(wall) = wall(share) {
+        parts += &wrap([wall.as_str()], ", ", INDENT, INDENT);
     }
     for process in &container.processes {
         if let Some(part) = process.gpus.iter().find(|part| part.gpu == share.gpu)
@@ -208,6 +210,13 @@ pub(crate) fn compute(container: &ContainerStatus, share: &ShareStatus, gpu: &Gp
     }
 }
 
+/// Returns what holds the container's limit; none: the shim alone, with a driver that cannot.
+pub(crate) fn wall(share: &ShareStatus) -> Option<String> {
+    let wall = share.wall.as_ref().filter(|wall| wall.is_notable())?;
+    let hard = wall.hard.map(|hard| format!(" ({} MiB)", mib(hard))).unwrap_or_default();
+    Some(format!("limit held by: {}{hard}", wall.state))
+}
+
 fn process_label(process: &ProcessStatus) -> String {
     let (pid, comm) = (process.host_pid.unwrap_or(process.pid), printable(&process.comm));
     format!("{pid} {comm}{}", if process.live { "" } else { " (exited)" })
@@ -234,6 +243,7 @@ pub(crate) fn warnings(status: &Status) -> Vec<String> {
             container.faults.values().map(|message| format!("{name}: {}", printable(message))),
         );
     }
+    lines.extend(watched::walls(status));
     lines.extend(watched::lines(status));
     lines
 }

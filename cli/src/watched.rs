@@ -1,6 +1,7 @@
 //! Findings and actions of the monitor's device watcher, as lines below the table of `cgpu smi`.
 
 use cgpu_client::message::{Cause, Ended, Finding, Shim, Signal, Status};
+use cgpu_client::wall::WallState;
 use cgpu_text::printable;
 
 use crate::report;
@@ -41,6 +42,31 @@ pub(crate) fn lines(status: &Status) -> Vec<String> {
         }
     }
     lines.extend(status.ended.iter().map(ended));
+    lines
+}
+
+/// Returns a line for each problem with the driver's limits for control groups.
+pub(crate) fn walls(status: &Status) -> Vec<String> {
+    let mut lines = Vec::new();
+    for container in &status.containers {
+        for share in &container.gpus {
+            let Some(wall) = &share.wall else { continue };
+            let subject = format!("{}, GPU {}", printable(&container.name), share.gpu);
+            let mut push = |text: String| lines.push(format!("{subject}: {}", printable(&text)));
+            let reason = wall.reason.as_deref().unwrap_or_default();
+            if wall.state == WallState::Partial {
+                push(format!("the driver's limit holds in part: {reason}"));
+            } else if wall.is_refused() {
+                push(format!("the driver does not hold the limit: {reason}"));
+            }
+            if let Some(changed) = &wall.changed {
+                push(format!("the driver's limit: {changed}"));
+            }
+            if wall.disagrees() {
+                push(format!("{} MiB came past the shim, by the driver", mib(wall.excess)));
+            }
+        }
+    }
     lines
 }
 

@@ -73,6 +73,10 @@ pub struct WallStatus {
     /// Why it is not [`WallState::Driver`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Name of the reason, where [`WallState::Shim`] holds the limit: `off`, `old_driver`, `refused`
+    /// and others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub absent: Option<String>,
     /// The driver's limit for the control group, in bytes, as last read; none: it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hard: Option<u64>,
@@ -88,6 +92,32 @@ pub struct WallStatus {
     /// What another program did with the limit, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<String>,
+}
+
+impl WallStatus {
+    /// Least [`WallStatus::excess`] that says something, in bytes: a context is charged a little
+    /// before it is accounted.
+    const MIN_EXCESS: u64 = 256 << 20;
+
+    /// Whether it is worth a line: the driver limits the group, or could. Without one, the shim alone
+    /// holds the limit, as with all older drivers.
+    #[must_use]
+    pub fn is_notable(&self) -> bool {
+        self.state.is_set()
+            || !matches!(self.absent.as_deref(), Some("off" | "old_driver" | "no_nvml"))
+    }
+
+    /// Whether the driver refused to limit the group.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        matches!(self.absent.as_deref(), Some("refused" | "no_dmem" | "not_found"))
+    }
+
+    /// Whether the driver charges the group more than the ledger has.
+    #[must_use]
+    pub const fn disagrees(&self) -> bool {
+        self.excess >= Self::MIN_EXCESS
+    }
 }
 
 #[cfg(test)]

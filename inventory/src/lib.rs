@@ -4,10 +4,12 @@
 //! ([`cgpu_client::inventory`]), so starting a container does not open the driver, which takes tens
 //! of milliseconds and more while no program has a GPU open. [`health`] reads whether GPUs answer,
 //! and which errors (XID) they report; [`board`] reads temperature, power and clocks.
-#![forbid(unsafe_code)]
+//! [`memory_limits`] sets the memory limits of control groups.
+#![deny(unsafe_code)]
 
 pub mod board;
 pub mod health;
+pub mod memory_limits;
 
 use std::path::{Path, PathBuf};
 

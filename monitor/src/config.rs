@@ -16,6 +16,8 @@
 //!                             # "end": also end its largest processes after the grace period
 //! over_limit_margin_mib = 1024 # for one process on the GPU; a quarter more for each other
 //! over_limit_grace_s = 10
+//! wall = "auto"               # the driver limits containers' control groups as well; "off": not
+//! wall_margin_mib = 512       # by how much for each process; left out: by the largest context
 //!
 //! [gpu.0]                     # by index, or by UUID, which wins: [gpu."GPU-..."]
 //! policy = 1
@@ -58,6 +60,7 @@ const NONE: &str = "none";
 
 const BASE_SLICE_MS: RangeInclusive<u64> = 1..=20;
 const OVER_LIMIT_MARGIN_MIB: RangeInclusive<u64> = 0..=1_048_576;
+const WALL_MARGIN_MIB: RangeInclusive<u64> = 0..=1_048_576;
 const OVER_LIMIT_GRACE_S: RangeInclusive<u64> = 1..=86_400;
 const TIME_SCALE: RangeInclusive<f64> = 0.1..=1000.0;
 
@@ -76,6 +79,8 @@ struct Contents {
     over_limit: Action,
     over_limit_margin_mib: Option<Spanned<i64>>,
     over_limit_grace_s: Option<Spanned<i64>>,
+    wall: Option<Spanned<String>>,
+    wall_margin_mib: Option<Spanned<i64>>,
     metrics: Option<Spanned<String>>,
     metrics_hami: bool,
     gpu: BTreeMap<Spanned<String>, GpuContents>,
@@ -186,6 +191,23 @@ pub struct Start {
     pub allow_overcommit: bool,
     /// Which processes the monitor ends.
     pub rules: Rules,
+    /// The driver's memory limits.
+    pub wall: WallConfig,
+}
+
+/// What is configured of the driver's memory limits for control groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WallConfig {
+    /// Whether the monitor sets them.
+    pub is_on: bool,
+    /// By how much they exceed a container's limit for each process; none: as measured.
+    pub margin: Option<Bytes>,
+}
+
+impl Default for WallConfig {
+    fn default() -> Self {
+        Self { is_on: true, margin: None }
+    }
 }
 
 impl Default for Start {
@@ -197,6 +219,7 @@ impl Default for Start {
             default_memsize: Bytes::ZERO,
             allow_overcommit: false,
             rules: Rules::default(),
+            wall: WallConfig::default(),
         }
     }
 }
@@ -336,7 +359,27 @@ impl Config {
                 end_unshimmed: contents.end_unshimmed,
                 over_limit: Self::over_limit(file, contents)?,
             },
+            wall: Self::wall(file, contents)?,
         })
+    }
+
+    fn wall(file: &Source<'_>, contents: &Contents) -> Result<WallConfig> {
+        let word = contents.wall.as_ref().map_or("auto", |word| word.get_ref());
+        let is_on = match word {
+            "auto" => true,
+            "off" => false,
+            other => {
+                let hint = match other {
+                    "required" => "; required is a word of runtime.toml, which starts containers",
+                    _ => "",
+                };
+                let what = format!("wall: expected \"auto\" or \"off\", found {other:?}{hint}");
+                return Err(file.wrong(contents.wall.as_ref().map(Spanned::span), &what));
+            }
+        };
+        let margin = contents.wall_margin_mib.as_ref();
+        let margin = file.number("wall_margin_mib", margin, &WALL_MARGIN_MIB)?;
+        Ok(WallConfig { is_on, margin: margin.map(Bytes::from_mib) })
     }
 
     fn over_limit(file: &Source<'_>, contents: &Contents) -> Result<OverLimit> {
@@ -363,6 +406,24 @@ mod tests {
         let path = directory.path().join("monitor.toml");
         fs::write(&path, text).unwrap();
         Config::load(Sources { path: Some(path), ..Sources::default() })
+    }
+
+    #[test]
+    fn wall_is_on_off_or_explained() {
+        let wall = |text: &str| load(&format!("root = '/x'\n{text}")).map(|it| it.start.wall);
+        assert_eq!(wall("").unwrap(), WallConfig { is_on: true, margin: None });
+        assert_eq!(wall("wall = 'auto'").unwrap(), WallConfig::default());
+        assert!(!wall("wall = 'off'").unwrap().is_on);
+        assert_eq!(wall("wall_margin_mib = 0").unwrap().margin, Some(Bytes::ZERO));
+        for (text, expected) in [
+            ("wall = 'required'", "runtime.toml"),
+            ("wall = 'on'", "expected \"auto\" or \"off\", found \"on\""),
+            ("wall_margin_mib = -1", "expected 0 to 1048576"),
+            ("wall_margin_mib = 1048577", "expected 0 to 1048576"),
+        ] {
+            let error = wall(text).unwrap_err().to_string();
+            assert!(error.contains(expected) && error.contains("line 2"), "{error}");
+        }
     }
 
     #[test]

@@ -53,7 +53,8 @@ pub fn run(config: &Config, replace: bool) -> Result<()> {
     };
     let files = FileWorkers::start().context("cannot start the threads for containers' files")?;
     let (nvml, state) = (config.nvml.clone(), config.state.clone());
-    let prober = Prober::start(Paths { nvml, state, host: "/".into() }, files.closer())
+    let walls = paths::walls(&config.root);
+    let prober = Prober::start(Paths { nvml, state, host: "/".into(), walls }, files.closer())
         .context("cannot start the prober thread")?;
     let mut host = Host::new(config, settings, prober, files, Monotonic.now());
     host.warn(refused);

@@ -33,6 +33,7 @@ mod turns;
 mod unattributed;
 mod upgrade;
 mod verification;
+pub(crate) mod walls;
 
 use cgpu_client::inventory::HostDevice;
 use cgpu_inventory::health::HealthCheck;
@@ -83,6 +84,7 @@ pub(crate) struct Host {
     /// How the prober identifies containers' processes, as last sent to it.
     identities: Vec<ContainerIdentity>,
     pub(crate) watcher: Watcher,
+    walls: walls::SentWalls,
     /// State that a predecessor transferred and that no device or container has restored yet.
     transferred: Vec<TransferredGpu>,
     pub(crate) successor: Successor,
@@ -151,6 +153,7 @@ impl Host {
             sampled_containers: Vec::new(),
             identities: Vec::new(),
             watcher: Watcher::default(),
+            walls: walls::SentWalls::default(),
             transferred: Vec::new(),
             successor: Successor::prepare(),
             is_transferred: false,

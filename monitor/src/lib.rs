@@ -10,6 +10,7 @@
 //! | `probe` | blocking work on a thread of its own: NVML, process search, ending a process |
 //! | [`watcher`] | pure: finds processes without the shim or above their limit |
 //! | [`memory`] | pure: derives containers' memory from NVML's figures |
+//! | [`wall`] | the driver's memory limits for containers' control groups |
 //!
 //! A folder imports those below it. Every folder may import [`config`] (the configuration file),
 //! [`settings`] (settings made at run time), `nodes` (names in the control tree), [`upgrade`] (the
@@ -34,6 +35,7 @@ mod service;
 pub mod settings;
 mod throttle;
 pub mod upgrade;
+pub mod wall;
 pub mod watcher;
 
 pub use daemon::run;

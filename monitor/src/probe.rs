@@ -11,6 +11,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
@@ -30,8 +31,11 @@ use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
 use nvml_wrapper::Nvml;
 use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::settings::Settings;
+use crate::wall;
+use crate::wall::walls::Walls;
 use crate::watcher::{Order, ProcessId};
 
 mod cgroups;
@@ -55,7 +59,7 @@ use ledger_samples::LedgerSampler;
 pub(crate) use ledger_samples::{ContainerTotals, LedgerSample, SampledContainer};
 use mapped::MapsReader;
 use maps::{GRACE, Maps};
-use nvml::Library;
+use nvml::{Library, WallDriver};
 use search::Searches;
 pub(crate) use search::{FoundProcess, Search, SlotProcess};
 
@@ -70,6 +74,8 @@ enum ProbeRequest {
     /// Recognise containers' processes by this from now on.
     Identify(Vec<ContainerIdentity>),
     End(Order),
+    /// Set the walls of the containers in [`WallOrders`].
+    ApplyWalls,
     /// Take what was read of the maps of processes.
     TakeReadings,
     /// Wait until the settings are on the disk.
@@ -82,6 +88,7 @@ struct Pending {
     sample: AtomicBool,
     sample_ledgers: AtomicBool,
     identify: AtomicBool,
+    walls: AtomicBool,
     readings: AtomicBool,
     sync: AtomicBool,
 }
@@ -92,6 +99,7 @@ impl Pending {
             ProbeRequest::Sample => Some(&self.sample),
             ProbeRequest::SampleLedgers(_) => Some(&self.sample_ledgers),
             ProbeRequest::Identify(_) => Some(&self.identify),
+            ProbeRequest::ApplyWalls => Some(&self.walls),
             ProbeRequest::TakeReadings => Some(&self.readings),
             ProbeRequest::Sync => Some(&self.sync),
             ProbeRequest::Find(_) | ProbeRequest::End(_) => None,
@@ -110,6 +118,8 @@ pub(crate) enum ProbeResult {
     Ended(Order, Result<(), String>),
     /// Host memory that can be a GPU's has changed.
     HostMemory(Vec<Exposure>),
+    /// What the orders with this number led to.
+    Walls(u64, Vec<wall::Outcome>),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -228,6 +238,26 @@ pub(crate) struct Paths {
     pub(crate) state: PathBuf,
     /// The root of the file system with the kernel's `sys` and `proc`.
     pub(crate) host: PathBuf,
+    /// The folder with the records of walls.
+    pub(crate) walls: PathBuf,
+}
+
+/// The newest orders of walls, which replace all earlier ones.
+#[derive(Debug, Default)]
+struct WallOrders {
+    /// Their number.
+    number: u64,
+    /// None: the prober has taken them.
+    orders: Option<Vec<wall::Order>>,
+    /// Whether a client waits for the outcome.
+    is_urgent: bool,
+}
+
+impl WallOrders {
+    fn take(&mut self) -> Self {
+        let (orders, is_urgent) = (self.orders.take(), std::mem::take(&mut self.is_urgent));
+        Self { number: self.number, orders, is_urgent }
+    }
 }
 
 /// The daemon's end of the two channels.
@@ -238,6 +268,9 @@ pub(crate) struct Prober {
     results: Receiver<ProbeResult>,
     pending: Arc<Pending>,
     reports: Arc<Mutex<Reports>>,
+    walls: Arc<Mutex<WallOrders>>,
+    /// Readable when there is an urgent result.
+    wakeup: Arc<OwnedFd>,
 }
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
@@ -269,11 +302,14 @@ impl Prober {
             send(&requests, &readings, ProbeRequest::TakeReadings);
         });
         let (opened, listened) = channel();
+        let walls = Arc::<Mutex<WallOrders>>::default();
+        let wakeup = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let applied = (Arc::clone(&walls), Arc::clone(&wakeup));
         let reports = errors::listen(paths.nvml.clone(), listened)?;
-        thread::Builder::new()
-            .name("prober".into())
-            .spawn(move || run(&inbox, &outbox, &paths, &opened, &known, sampler, maps))?;
-        Ok(Self { requests, results, pending, reports })
+        thread::Builder::new().name("prober".into()).spawn(move || {
+            run(&inbox, &outbox, &paths, &opened, &known, sampler, maps, &applied)
+        })?;
+        Ok(Self { requests, results, pending, reports, walls, wakeup })
     }
 
     /// Sends a request. False: one of its kind is pending.
@@ -304,6 +340,19 @@ impl Prober {
         self.send(ProbeRequest::End(order));
     }
 
+    /// Sets the walls of these containers, and removes those of all others. Returns a number that
+    /// the outcome has, or a later one. `is_urgent`: it makes the prober's descriptor readable.
+    pub(crate) fn apply_walls(&self, orders: Vec<wall::Order>, is_urgent: bool) -> u64 {
+        let mut walls = self.walls.lock();
+        walls.number += 1;
+        walls.orders = Some(orders);
+        walls.is_urgent |= is_urgent;
+        let number = walls.number;
+        drop(walls);
+        self.send(ProbeRequest::ApplyWalls);
+        number
+    }
+
     /// Requests that the saved settings be written through to the disk.
     pub(crate) fn sync(&self) {
         self.send(ProbeRequest::Sync);
@@ -319,8 +368,17 @@ impl Prober {
         self.results.recv_timeout(timeout).ok()
     }
 
+    /// Returns the results so far.
     pub(crate) fn results(&self) -> impl Iterator<Item = ProbeResult> + '_ {
+        // None of those that are sent from now on is missed.
+        let _ = rustix::io::read(&*self.wakeup, &mut [0; 8]);
         self.results.try_iter()
+    }
+}
+
+impl AsFd for Prober {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wakeup.as_fd()
     }
 }
 
@@ -333,15 +391,18 @@ fn send(requests: &Sender<ProbeRequest>, pending: &Pending, request: ProbeReques
     true
 }
 
+#[allow(clippy::too_many_arguments, reason = "the state of one thread")]
 fn run(
     requests: &Receiver<ProbeRequest>,
     results: &Sender<ProbeResult>,
-    Paths { nvml: name, state, host }: &Paths,
+    Paths { nvml: name, state, host, walls }: &Paths,
     opened: &Sender<Weak<Nvml>>,
     pending: &Pending,
     mut sampler: LedgerSampler,
     mut maps: Maps,
+    (orders_of_walls, wakeup): &(Arc<Mutex<WallOrders>>, Arc<OwnedFd>),
 ) {
+    let mut walls = Walls::new(walls.clone(), host.join("proc"));
     let open = || {
         // The thread that listens for errors may have ended.
         Library::open(name).inspect(|library| _ = opened.send(library.shared()))
@@ -428,6 +489,18 @@ fn run(
                 maps.set_regions(regions(&identities));
             }
             ProbeRequest::End(order) => orders.add(Monotonic.now(), order, &mut maps),
+            ProbeRequest::ApplyWalls => {
+                let WallOrders { number, orders, is_urgent } = orders_of_walls.lock().take();
+                let Some(orders) = orders else { continue };
+                let outcomes = walls.apply(&orders, &WallDriver(library.as_ref().ok()));
+                if results.send(ProbeResult::Walls(number, outcomes)).is_err() {
+                    return;
+                }
+                if is_urgent {
+                    // It fails only where it is readable already.
+                    let _ = rustix::io::write(&**wakeup, &1_u64.to_ne_bytes());
+                }
+            }
             ProbeRequest::TakeReadings => maps.take_readings(Monotonic.now()),
             ProbeRequest::Find(search) => {
                 searches.start(search, Arc::clone(&identities), results.clone());
@@ -488,15 +561,18 @@ mod tests {
             results,
             pending: Arc::default(),
             reports: Arc::default(),
+            walls: Arc::default(),
+            wakeup: Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap()),
         };
         for _ in 0..100 {
             prober.sample();
             prober.sync();
             prober.sample_ledgers(Vec::new());
             prober.identify(Vec::new());
+            prober.apply_walls(Vec::new(), false);
         }
         assert!(!prober.sample_ledgers(Vec::new()));
-        assert_eq!(inbox.try_iter().count(), 4);
+        assert_eq!(inbox.try_iter().count(), 5);
     }
 
     fn prober(directory: &Path) -> Prober {
@@ -504,6 +580,7 @@ mod tests {
             nvml: "libno-such-nvml.so".into(),
             state: directory.join("state"),
             host: directory.join("host"),
+            walls: directory.join("walls"),
         };
         Prober::start(paths, drop).unwrap()
     }

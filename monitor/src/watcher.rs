@@ -96,6 +96,8 @@ pub struct Bound {
     pub allowed: Bytes,
     /// What one process may hold beyond that.
     pub margin: Bytes,
+    /// What the driver charges all of them, where that may be more than their sum.
+    pub charged: Bytes,
 }
 
 impl Bound {
@@ -114,7 +116,7 @@ impl Bound {
     ) -> BTreeSet<ProcessId> {
         // A process may be listed twice; both figures are of all that it holds.
         let held: BTreeMap<ProcessId, Bytes> = held.collect();
-        let mut left: Bytes = held.values().copied().sum();
+        let mut left = held.values().copied().sum::<Bytes>().max(self.charged);
         let mut largest: Vec<(Bytes, ProcessId)> =
             held.into_iter().map(|(id, memory)| (memory, id)).collect();
         largest.sort_unstable();
@@ -184,6 +186,15 @@ pub struct GpuObservation {
     pub fresh: BTreeSet<TenantId>,
     /// Containers that may have more processes on it than are known yet.
     pub unsure: BTreeSet<TenantId>,
+    /// What the driver charges containers' control groups, where it limits them. It is more than
+    /// the sum of the processes where a process is not known as the container's.
+    pub charged: BTreeMap<TenantId, Bytes>,
+}
+
+impl GpuObservation {
+    fn charged(&self, tenant: TenantId) -> Bytes {
+        self.charged.get(&tenant).copied().unwrap_or_default()
+    }
 }
 
 /// What to do about a process.
@@ -457,7 +468,8 @@ impl Watcher {
                 continue;
             }
             let own = || observation.seen.iter().filter(|seen| seen.owner == Some(tenant));
-            let container_memory: Bytes = own().filter_map(|seen| seen.memory).sum();
+            let listed: Bytes = own().filter_map(|seen| seen.memory).sum();
+            let container_memory = listed.max(observation.charged(tenant));
             let over = container_memory > limit;
             let allowed = match self.allowed.get(&(observation.gpu, tenant)) {
                 Some(before) if over => (*before).max(limit),
@@ -499,7 +511,11 @@ impl Watcher {
         excess.retain(|(on, tenant), _| *on != gpu || observation.limits.contains_key(tenant));
         for &tenant in observation.limits.keys() {
             let Some(allowed) = self.allowed.get(&(gpu, tenant)) else { continue };
-            let bound = Bound { allowed: *allowed, margin: rule.margin };
+            let bound = Bound {
+                allowed: *allowed,
+                margin: rule.margin,
+                charged: observation.charged(tenant),
+            };
             let own = || observation.seen.iter().filter(|seen| seen.owner == Some(tenant));
             let held = own().map(|seen| (seen.id, seen.memory.unwrap_or_default()));
             let chosen = bound.largest_beyond(held);

@@ -87,6 +87,13 @@ pub fn host_record(directory: &Path) -> Option<PathBuf> {
     Some(root.join("records").join(directory.file_name()?))
 }
 
+/// Returns the directory where the monitor records the driver's memory limits that it has set, with
+/// a file for each container.
+#[must_use]
+pub fn walls(root: &Path) -> PathBuf {
+    root.join("walls")
+}
+
 /// Returns the directory with a limits file for each prepared share of a GPU.
 #[must_use]
 pub fn shares(root: &Path) -> PathBuf {

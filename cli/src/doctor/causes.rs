@@ -160,6 +160,18 @@ cgpu_diagnosis::causes! {
     LimitsUnverified, Memory, Wrong, "limits_unverified",
         "NVML does not report what the containers hold of a GPU: only their own accounting is compared with their limits.",
         "Run the monitor in the host's PID namespace. Some MIG and WSL drivers have no such figures: do not give those GPUs to tenants that you do not trust.";
+    WallPartial, Memory, Wrong, "wall_partial",
+        "The driver limits the container's control group, and does not charge all that the container holds (unconfirmed on a real GPU).",
+        "Start the container again while the monitor runs. Containers that share a limit: the shim holds it for them together.";
+    WallChanged, Memory, Wrong, "wall_changed",
+        "Another program has changed the driver's limit of the container's control group: the lower one applies (unconfirmed on a real GPU).",
+        "Find the program (nvidia-smi memory-limits, NVIDIA's container hook), and let one of the two set the limit: wall = \"off\" in monitor.toml leaves it to the other.";
+    WallRefused, Memory, Wrong, "wall_refused",
+        "The driver does not limit the container's control group, so the shim alone holds the limit (unconfirmed on a real GPU).",
+        "Do what the reason says: where dmem is missing, write +dmem into cgroup.subtree_control of the group that it names; or set wall = \"off\" in monitor.toml.";
+    WallExcess, Memory, Wrong, "wall_excess",
+        "The driver charges the container's control group more than its ledger has: that came past the shim (unconfirmed on a real GPU).",
+        "Find the processes (cgpu smi) and why they have no shim (cgpu doctor --pid). over_limit in monitor.toml blocks or ends containers that hold more than their limit.";
     UnattributedMemory, Memory, Wrong, "unattributed_memory",
         "Memory of the GPU is in use that no process has and no container is charged for: a container exported it and ended, and another program still holds a descriptor of it.",
         "Find the program among those that have the driver's files open (sudo lsof /dev/nvidiactl) and do not use the GPU, and end it.";

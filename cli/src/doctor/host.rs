@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use cgpu_client::connection::{Client, Failure};
 use cgpu_client::message::{self, ContainerStatus, GpuStatus, Sharing, Status};
+use cgpu_client::wall::WallState;
 use cgpu_shm::file::Fault;
 use cgpu_shm::paths;
 use cgpu_shm::snapshot::Reader;
@@ -188,7 +189,30 @@ fn check_container(container: &ContainerStatus, findings: &mut Findings) {
         process::check_container(pid, &subject, findings);
     }
     container::check_memory(container, &subject, findings);
+    check_walls(container, &subject, findings);
     container::check_counters(&container.counters, container, &subject, findings);
+}
+
+/// Checks the driver's limits for a container's control group.
+fn check_walls(container: &ContainerStatus, subject: &str, findings: &mut Findings) {
+    for share in &container.gpus {
+        let Some(wall) = &share.wall else { continue };
+        let reason = wall.reason.as_deref().unwrap_or_default();
+        let mut add = |cause, text: &str| {
+            findings.add(cause, subject, format!("GPU {}: {text}", share.gpu));
+        };
+        if wall.state == WallState::Partial {
+            add(Cause::WallPartial, reason);
+        } else if wall.is_refused() {
+            add(Cause::WallRefused, reason);
+        }
+        if let Some(changed) = &wall.changed {
+            add(Cause::WallChanged, changed);
+        }
+        if wall.disagrees() {
+            add(Cause::WallExcess, &format!("{} MiB", mib(wall.excess)));
+        }
+    }
 }
 
 fn check_finding(finding: &message::Finding, status: &Status, findings: &mut Findings) {

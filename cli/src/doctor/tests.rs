@@ -12,6 +12,7 @@ use cgpu_client::message::{
     self, ContainerStatus, Ended, Finding, GpuStatus, ProcessStatus, ShareStatus, Sharing, Shim,
     Signal, Status,
 };
+use cgpu_client::wall::{WallState, WallStatus};
 use cgpu_shm::grant::GrantWriter;
 use cgpu_shm::layout::LAYOUT_VERSION;
 use tempfile::TempDir;
@@ -410,6 +411,33 @@ fn status_of_monitor_and_gpus_has_causes() {
     assert_eq!(causes_of(unattributed), ["unattributed_memory"]);
     // A GPU without a container has no findings.
     assert_eq!(causes_of(|status| status.containers.clear()), [""; 0]);
+}
+
+#[test]
+fn limits_of_the_driver_have_causes() {
+    let wall =
+        |wall: WallStatus| causes_of(|status| status.containers[0].gpus[0].wall = Some(wall));
+    let driver = || WallStatus {
+        state: WallState::Driver,
+        hard: Some(9 << 30),
+        used: Some(1 << 30),
+        ..WallStatus::default()
+    };
+    assert_eq!(wall(driver()), [""; 0]);
+    assert_eq!(wall(WallStatus { state: WallState::Partial, ..driver() }), ["wall_partial"]);
+    assert_eq!(
+        wall(WallStatus { changed: Some("A change.".into()), ..driver() }),
+        ["wall_changed"]
+    );
+    assert_eq!(wall(WallStatus { excess: 1 << 30, ..driver() }), ["wall_excess"]);
+    assert_eq!(wall(WallStatus { excess: 1 << 20, ..driver() }), [""; 0], "a context");
+    let shim = |absent: &str| WallStatus { absent: Some(absent.into()), ..WallStatus::default() };
+    for refused in ["refused", "no_dmem", "not_found"] {
+        assert_eq!(wall(shim(refused)), ["wall_refused"]);
+    }
+    for other in ["off", "old_driver", "mig", "no_own_group", "version_1", "pending"] {
+        assert_eq!(wall(shim(other)), [""; 0], "{other}");
+    }
 }
 
 #[test]

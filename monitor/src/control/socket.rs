@@ -16,7 +16,7 @@ use cgpu_client::message::{Errno, Refusal, Reply, Request};
 use cgpu_shm::units::Nanos;
 use cgpu_shm::{paths, peer};
 
-use super::answer;
+use super::{Answer, Deferred, answer};
 use crate::host::Host;
 
 const MAX_CLIENTS: usize = 64;
@@ -71,6 +71,8 @@ struct Client {
     line: Vec<u8>,
     /// Length of the first request in `line`. None: it is not complete.
     request: Option<usize>,
+    /// The reply that waits for the prober.
+    deferred: Option<Deferred>,
     /// Reply bytes not yet written.
     reply: Vec<u8>,
 }
@@ -185,6 +187,7 @@ impl Socket {
             active: now,
             line: Vec::new(),
             request: None,
+            deferred: None,
             reply: Vec::new(),
         });
         Ok(Accepted { may_write, client: Some((self.next, &client.stream)) })
@@ -263,6 +266,14 @@ impl Socket {
 }
 
 impl Socket {
+    /// Sends the replies that waited for the prober and are due; `is_last`: all of them.
+    pub(crate) fn send_deferred(&mut self, host: &Host, now: Nanos, is_last: bool) {
+        self.clients.retain(|_, client| {
+            let due = client.deferred.take_if(|deferred| is_last || deferred.is_due(host, now));
+            due.is_none_or(|deferred| client.send(&deferred.reply(host)))
+        });
+    }
+
     /// Writes the rest of replies that clients did not take at once.
     pub(crate) fn flush(&mut self) {
         self.clients.retain(|_, client| client.write());
@@ -341,33 +352,49 @@ impl Client {
         }
     }
 
+    /// Whether the client has read the replies to all requests that were taken.
+    fn is_answered(&self) -> bool {
+        self.reply.is_empty() && self.deferred.is_none()
+    }
+
     /// Whether a complete request is unanswered, and the client has read its last reply.
     fn is_behind(&self) -> bool {
-        self.reply.is_empty() && self.request.is_some()
+        self.is_answered() && self.request.is_some()
     }
 
     /// Answers one request, if there is a complete one and the client has read its last reply.
     /// False: the connection is broken.
     fn answer(&mut self, host: &mut Host, now: Nanos) -> bool {
-        if self.reply.is_empty()
+        if self.is_answered()
             && let Some(length) = self.request.take()
         {
             let rest = self.line.split_off(length);
             let line = std::mem::replace(&mut self.line, rest);
             self.find_request();
             let reply = match serde_json::from_slice::<Request>(&line) {
-                Ok(request) => answer(host, now, request, self.may_write),
+                Ok(request) => match answer(host, now, request, self.may_write) {
+                    Answer::Reply(reply) => reply,
+                    Answer::Later(deferred) => {
+                        self.deferred = Some(deferred);
+                        return true;
+                    }
+                },
                 Err(error) => Reply::Refused(Refusal::new(
                     Errno::EINVAL,
                     format!("Cannot parse the request: {error}."),
                 )),
             };
-            let Ok(text) = serde_json::to_vec(&reply) else { return false };
-            self.reply.extend_from_slice(&text);
-            self.reply.push(b'\n');
-            return self.write();
+            return self.send(&reply);
         }
         true
+    }
+
+    /// False: the connection is broken.
+    fn send(&mut self, reply: &Reply) -> bool {
+        let Ok(text) = serde_json::to_vec(reply) else { return false };
+        self.reply.extend_from_slice(&text);
+        self.reply.push(b'\n');
+        self.write()
     }
 
     /// Writes as much of the reply as the client takes, without waiting. The rest is tried again.

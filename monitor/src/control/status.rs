@@ -239,9 +239,17 @@ fn share(host: &Host, container: &Container, device: &DeviceState, now: Nanos) -
         status.anomalies = anomalies(share.account.anomalies);
     }
     status.utilization = device.sample.utilization_of(container.tenant.0);
-    let Some(region) = &container.region else { return status };
+    take_ledger(&mut status, container, device);
+    let ledger = Bytes(status.used.saturating_add(status.implicit));
+    status.wall = host.wall_status(container, device, ledger);
+    status
+}
+
+/// Fills in what a container's ledger has of a device.
+fn take_ledger(status: &mut ShareStatus, container: &Container, device: &DeviceState) {
+    let Some(region) = &container.region else { return };
     let Some(seen) = region.gpu(device.uuid).and_then(|gpu| region.seen.gpus.get(gpu.get())) else {
-        return status;
+        return;
     };
     let cells = || region.seen.present(seen).map(|(_, cell)| cell);
     let (orphan, used) = (region.seen.orphan(seen), cells().map(Cell::kept).sum::<Bytes>());
@@ -252,7 +260,6 @@ fn share(host: &Host, container: &Container, device: &DeviceState, now: Nanos) -
     let is_draining = |slot| container.draining.keys().any(|(other, _)| other.get() == slot);
     let draining = region.seen.present(seen).filter(|(slot, _)| is_draining(*slot));
     status.draining = draining.map(|(_, cell)| cell.total()).sum::<Bytes>().0;
-    status
 }
 
 fn processes(container: &Container, devices: &[DeviceState], now: Nanos) -> Vec<ProcessStatus> {

@@ -115,6 +115,7 @@ impl EventLoop {
         poll.add(&users, Source::Users)?;
         poll.add(&tree_requests, Source::Tree)?;
         poll.add(&host.files, Source::Files)?;
+        poll.add(&host.prober, Source::Prober)?;
         Ok(Self {
             host,
             socket,
@@ -193,6 +194,10 @@ impl EventLoop {
                         self.host.process_exited(time, Process::of_number(number))
                     }
                     Source::Files => self.host.take_file_results(time),
+                    Source::Prober => {
+                        self.host.take_probe_results(time);
+                        self.socket.send_deferred(&self.host, time, false);
+                    }
                     Source::Timer => {}
                 }
                 // The end of a turn does not wait for the other events.
@@ -217,7 +222,9 @@ impl EventLoop {
             _ => {
                 let host = &mut self.host;
                 self.tree_requests
-                    .answer_one(|request, may_write| answer(host, time, request, may_write))
+                    .answer_one(|request, may_write| {
+                        answer(host, time, request, may_write).now(host)
+                    })
                     .unwrap_or(true)
             }
         })
@@ -306,6 +313,9 @@ impl EventLoop {
 
     /// Whether a successor has requested the state and received it.
     fn has_transferred(&mut self) -> bool {
+        if self.host.is_transferred {
+            self.socket.send_deferred(&self.host, Monotonic.now(), true);
+        }
         if self.host.is_transferred && self.socket.leave(TRANSFER_TIMEOUT) {
             return true;
         }
@@ -362,6 +372,7 @@ impl EventLoop {
         self.host.take_file_results(time);
         self.host.refresh_containers(time);
         self.host.turns().beat(time);
+        self.socket.send_deferred(&self.host, time, false);
         self.socket.flush();
         for tenant in std::mem::take(&mut self.muted) {
             match self.host.containers.get(&tenant) {

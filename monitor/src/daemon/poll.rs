@@ -30,6 +30,8 @@ pub(crate) enum Source {
     Users,
     /// Results of accesses to containers' files.
     Files,
+    /// Results of the prober for which a client waits.
+    Prober,
     Connection(u64),
     Doorbell(u64),
     RegistrantExit(u64),
@@ -52,6 +54,7 @@ impl Source {
             Self::ProcessExit(number) => (7, number),
             Self::Users => (8, 0),
             Self::Files => (9, 0),
+            Self::Prober => (11, 0),
         };
         EventData::new_u64(kind << Self::KIND | number)
     }
@@ -70,6 +73,7 @@ impl Source {
             7 => Some(Self::ProcessExit(number)),
             8 => Some(Self::Users),
             9 => Some(Self::Files),
+            11 => Some(Self::Prober),
             _ => None,
         }
     }
@@ -286,6 +290,7 @@ mod tests {
             Source::ProcessExit(5),
             Source::Users,
             Source::Files,
+            Source::Prober,
         ] {
             assert_eq!(Source::of(source.data()), Some(source));
         }

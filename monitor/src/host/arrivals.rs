@@ -162,7 +162,8 @@ impl Host {
         let registrant = match registration.pid {
             Some(pid) => {
                 let found = Registrant::of(pid);
-                Some((pid, found.ok_or_else(|| invalid(format!("There is no process {pid}.")))?))
+                let found = found.ok_or_else(|| invalid(format!("There is no process {pid}.")))?;
+                Some((pid, Registrant { cgroup: registration.cgroup.clone(), ..found }))
             }
             None => None,
         };
@@ -185,6 +186,7 @@ impl Host {
         let Some(container) = self.containers.get_mut(&tenant) else {
             return Err(Refusal::new(Errno::EIO, "Cannot register the container."));
         };
+        container.walls.registered(registrant.as_ref().map(|(_, registrant)| registrant.id));
         if let Some((pid, registrant)) = registrant {
             container.registrants.insert(pid, registrant);
             self.changes.push(Change::Registrant(tenant, pid));
@@ -202,7 +204,11 @@ impl Host {
         let gated = concerned.filter(|device| device.scheduler.policy().has_turns());
         let shortfalls =
             gated.filter_map(|device| self.capacity(device).shortfall(device.index, container));
-        Registered { id: container.id.clone(), warnings: shortfalls.collect(), walls: Vec::new() }
+        Registered {
+            id: container.id.clone(),
+            warnings: shortfalls.collect(),
+            walls: self.registered_walls(container),
+        }
     }
 
     /// Handles the exit of a registrant. The container's processes may have exited with it, and the

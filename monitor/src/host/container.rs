@@ -27,6 +27,7 @@ use super::file_workers::{FileOutcome, FileRequest, FileResult, FileTask, FileWo
 use super::leased_file::LeasedFile;
 use super::lock_queries::{LockQueries, Round};
 use super::region::Region;
+use super::walls::ContainerWalls;
 use crate::memory::exported::ExportedMemory;
 use crate::memory::unaccounted::Unaccounted;
 use crate::probe::{ContainerIdentity, FoundProcess, SampledContainer, Search, SlotProcess};
@@ -53,6 +54,8 @@ pub(crate) struct Registrant {
     /// Readable when it has exited.
     pub(crate) pidfd: OwnedFd,
     pub(crate) id: ProcessId,
+    /// The control group that was made for it.
+    pub(crate) cgroup: Option<PathBuf>,
 }
 
 impl Registrant {
@@ -61,7 +64,7 @@ impl Registrant {
         let id = ProcessId::of(u32::try_from(pid).ok()?)?;
         let pidfd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
         // Checked after opening, so that the descriptor is of this process.
-        id.lives().then_some(Self { pidfd, id })
+        id.lives().then_some(Self { pidfd, id, cgroup: None })
     }
 }
 
@@ -140,6 +143,7 @@ pub(crate) struct Container {
     /// By GPU, the limit for its page; zero: its own applies. While it is blocked the page has
     /// another one.
     pub(crate) page_limits: BTreeMap<Uuid, Bytes>,
+    pub(crate) walls: ContainerWalls,
 }
 
 impl Container {
@@ -183,6 +187,7 @@ impl Container {
             is_fresh: false,
             is_blocked: false,
             page_limits: BTreeMap::new(),
+            walls: ContainerWalls::default(),
         }
     }
 

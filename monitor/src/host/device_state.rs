@@ -33,6 +33,8 @@ pub(crate) struct DeviceState {
     pub(crate) unlisted: BTreeSet<TenantId>,
     /// Those for which the last sample said so.
     doubtful: BTreeSet<TenantId>,
+    /// The largest context that NVML has shown on it.
+    pub(crate) context: Bytes,
     /// Memory that no process has and no container is charged for.
     pub(crate) unattributed: Unattributed,
     /// Why its containers have no turns, whatever policy is set: MPS. None: they can have turns.
@@ -61,6 +63,7 @@ impl DeviceState {
             is_doubtful: false,
             unlisted: BTreeSet::new(),
             doubtful: BTreeSet::new(),
+            context: Bytes::ZERO,
             unattributed: Unattributed::default(),
             mps: None,
             settings,

@@ -133,13 +133,14 @@ impl Host {
             at: now,
             gpu: device.uuid,
             seen: seen.collect(),
+            charged: self.charged_groups(device.uuid),
             limits: limits.filter(|(_, limit)| *limit > Bytes::ZERO).collect(),
         })
     }
 
     /// Returns the limit that the watcher applies; zero: none. The container's own files count only
     /// where no limit was set or registered, so that it can change neither GPU nor limit there.
-    fn watched_limit(&self, container: &Container, gpu: Uuid) -> Bytes {
+    pub(super) fn watched_limit(&self, container: &Container, gpu: Uuid) -> Bytes {
         let set = self.settings.containers.get(&container.id);
         let set = set.and_then(|set| set.memsize.get(&gpu.to_string())).map(|bytes| Bytes(*bytes));
         let reported = || Some(container.limit(gpu)).filter(|limit| *limit > Bytes::ZERO);
@@ -294,8 +295,10 @@ pub(super) mod tests {
         std::fs::write(&path, text).unwrap();
         let config = Config::load(Sources { path: Some(path), ..Sources::default() }).unwrap();
         let (state, host) = (directory.to_owned(), directory.join("host"));
+        let walls = directory.join("walls");
         let prober =
-            Prober::start(Paths { nvml: "no such library".into(), state, host }, drop).unwrap();
+            Prober::start(Paths { nvml: "no such library".into(), state, host, walls }, drop)
+                .unwrap();
         let files = FileWorkers::start().unwrap();
         let mut host = Host::new(&config, Settings::default(), prober, files, Nanos(1));
         let spec = RegionSpec { name: "", created: Nanos(1), time_scale: None };

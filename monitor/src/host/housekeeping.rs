@@ -11,6 +11,7 @@ use super::container::Container;
 use super::doorbell_pipe::{DoorbellPipe, Report};
 use super::file_workers::{FileResult, FileTask};
 use super::region::Region;
+use super::walls::OrderReason;
 use super::{Change, Host};
 
 /// Time after which an exited process's memory counts as released where NVML cannot tell.
@@ -28,6 +29,7 @@ impl Host {
         }
         self.apply_settings(now);
         self.update_prober();
+        self.order_walls(OrderReason::Change);
     }
 
     /// Requests the next access to a container's files, if it is due.

@@ -8,6 +8,7 @@ use cgpu_scheduler::TenantId;
 use cgpu_shm::units::Nanos;
 use cgpu_shm::uuid::Uuid;
 
+use super::walls::OrderReason;
 use super::{Change, Host, Process, mps, verification};
 use crate::probe::{GpuProcess, ProbeResult, Sample};
 
@@ -45,6 +46,7 @@ impl Host {
                             .extend(polled.map(|slot| Change::Process(Process { tenant, slot })));
                     }
                 }
+                ProbeResult::Walls(number, outcomes) => self.take_walls(number, outcomes),
                 ProbeResult::Ended(order, outcome) => self.ended(now, order, outcome),
                 ProbeResult::HostMemory(exposures) => {
                     exposures.iter().for_each(|exposure| tracing::warn!("{exposure}"));
@@ -63,6 +65,7 @@ impl Host {
                 self.take_overlap(now, at, None);
             }
             self.lift_blocks();
+            self.order_walls(OrderReason::Sample);
             return;
         };
         if self.sampled.is_none() && !sample.gpus.is_empty() {
@@ -116,6 +119,7 @@ impl Host {
             let device = &mut self.devices[at];
             device.known = true;
             device.take_verification(unverified, unlisted);
+            device.take_contexts(&samples);
             let unowned = device.unowned(&gpu);
             let former = std::mem::replace(&mut device.sample, gpu).gpu_processes;
             let listed = &device.sample.gpu_processes;
@@ -135,6 +139,7 @@ impl Host {
             self.reclaim(now, tenant);
         }
         self.observe_gpus(now, &listed, &sample.searched);
+        self.order_walls(OrderReason::Sample);
     }
 
     /// Notes why the containers on a GPU can have no turns; none: they can.

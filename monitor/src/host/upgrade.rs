@@ -52,14 +52,19 @@ impl Host {
         for known in state.containers {
             let tenant = self.adopt(&known.dir, Some(&known.id));
             let Some(container) = self.containers.get_mut(&tenant) else { continue };
-            container.registration = known.registration;
+            let cgroup = |pid| {
+                let registered = known.registration.as_ref()?;
+                registered.cgroup.clone().filter(|_| registered.pid == Some(pid))
+            };
             for pid in known.registrants {
                 // A registrant that has exited since is dropped.
                 if let Some(registrant) = Registrant::of(pid) {
+                    let registrant = Registrant { cgroup: cgroup(pid), ..registrant };
                     container.registrants.insert(pid, registrant);
                     self.changes.push(Change::Registrant(tenant, pid));
                 }
             }
+            container.registration = known.registration;
         }
         self.scan(now);
         let of = |dir: &Path| {

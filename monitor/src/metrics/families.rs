@@ -252,6 +252,21 @@ families! {
     "cgpu_memory_draining", Gauge, Bytes,
         "The part of it that exited processes had and that is not known to be released yet.",
         |of, put| shares(of, put, |share| Some(float(share.draining)));
+    "cgpu_wall_state", Gauge, None,
+        "1 for what holds the container's limit on the GPU, by state: driver, \
+            driver_except_managed, partial or shim.",
+        walls;
+    "cgpu_wall_hard", Gauge, Bytes,
+        "The driver's memory limit for the container's control group; absent where it has none.",
+        |of, put| shares(of, put, |share| share.wall.as_ref()?.hard.map(float));
+    "cgpu_wall_used", Gauge, Bytes,
+        "Memory that the driver charges the container's control group; absent without such a limit.",
+        |of, put| shares(of, put, |share| share.wall.as_ref()?.used.map(float));
+    "cgpu_wall_excess", Gauge, Bytes,
+        "The part of it that the container's ledger does not have; absent without such a limit.",
+        |of, put| shares(of, put, |share| {
+            share.wall.as_ref().filter(|wall| wall.used.is_some()).map(|wall| float(wall.excess))
+        });
     "cgpu_share_set", Gauge, Ratio,
         "Share of the GPU that is guaranteed to the container while it is busy.",
         |of, put| shares(of, put, |share| Some(share.share_set / 100.0));
@@ -437,6 +452,20 @@ fn anomalies(of: Source<'_>, put: Samples<'_>) {
                 ];
                 put(labels.into(), float(sum));
             }
+        }
+    }
+}
+
+fn walls(of: Source<'_>, put: Samples<'_>) {
+    for container in &of.status.containers {
+        for share in &container.gpus {
+            let Some(wall) = &share.wall else { continue };
+            let labels = [
+                ("container", text(&container.id)),
+                ("gpu", share.gpu.to_string()),
+                ("state", wall.state.name().into()),
+            ];
+            put(labels.into(), 1.0);
         }
     }
 }

@@ -146,8 +146,11 @@ mod tests {
             comm: "p".into(),
             owner: TenantId(1),
             cause,
-            bound: (cause == Cause::OverLimit)
-                .then_some(Bound { allowed: Bytes(95), margin: Bytes(5) }),
+            bound: (cause == Cause::OverLimit).then_some(Bound {
+                allowed: Bytes(95),
+                margin: Bytes(5),
+                charged: Bytes::ZERO,
+            }),
             signal: Signal::Term,
         }
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use cgpu_client::device_id::DeviceId;
 use cgpu_client::inventory::HostDevice;
 use cgpu_inventory::health::{self, HealthCheck};
+use cgpu_inventory::memory_limits::{GroupMemory, Limits, MemoryLimits, Refused};
 use cgpu_inventory::{self as inventory, Unknown, board};
 use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
@@ -19,6 +20,7 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::ledger_samples::ProcessesWithSamples;
 use super::{BusyProcesses, GpuSample, Processes};
+use crate::wall::walls::Driver;
 
 /// Longest time that NVML takes for a sample of its processes' utilisation, and one more sample of
 /// ours.
@@ -29,6 +31,8 @@ const MIG_ENABLED: u32 = 1;
 /// The library, loaded and initialised.
 pub(super) struct Library {
     nvml: Arc<Nvml>,
+    /// None: the driver is too old.
+    limits: Option<MemoryLimits>,
     /// The newest utilisation sample of processes, by GPU: NVML's time of it in microseconds, and
     /// when it was found.
     newest: RefCell<BTreeMap<Uuid, (u64, Option<Instant>)>>,
@@ -37,7 +41,8 @@ pub(super) struct Library {
 impl Library {
     pub(super) fn open(name: &str) -> Result<Self, Unknown> {
         let nvml = inventory::open(Path::new(name))?;
-        Ok(Self { nvml: Arc::new(nvml), newest: RefCell::default() })
+        let limits = MemoryLimits::load(Path::new(name));
+        Ok(Self { nvml: Arc::new(nvml), limits, newest: RefCell::default() })
     }
 
     /// Returns NVML for the thread that listens for errors, which must release it when this is
@@ -154,6 +159,37 @@ impl Library {
                 None
             }
         }
+    }
+}
+
+/// The driver's memory limits, of the library if it is open.
+pub(super) struct WallDriver<'a>(pub(super) Option<&'a Library>);
+
+impl WallDriver<'_> {
+    fn call<T>(
+        &self,
+        gpu: Uuid,
+        call: impl FnOnce(&MemoryLimits, &Device<'_>) -> Result<T, Refused>,
+    ) -> Result<T, Refused> {
+        let error = |error: NvmlError| Refused::Other(error.to_string());
+        let library = self.0.ok_or_else(|| error(NvmlError::Uninitialized))?;
+        let limits = library.limits.as_ref().ok_or(Refused::OldDriver)?;
+        let device = library.nvml.device_by_uuid(gpu.to_string()).map_err(error)?;
+        call(limits, &device)
+    }
+}
+
+impl Driver for WallDriver<'_> {
+    fn get(&self, device: Uuid, group: &Path) -> Result<GroupMemory, Refused> {
+        self.call(device, |limits, device| limits.get(device, group))
+    }
+
+    fn set(&self, device: Uuid, group: &Path, to: Limits) -> Result<(), Refused> {
+        self.call(device, |limits, device| limits.set(device, group, to))
+    }
+
+    fn has(&self, device: Uuid) -> bool {
+        self.0.is_some_and(|library| library.nvml.device_by_uuid(device.to_string()).is_ok())
     }
 }
 

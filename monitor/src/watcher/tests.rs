@@ -31,6 +31,7 @@ fn observation(second: u64, seen: Vec<ObservedProcess>, limit: u64) -> GpuObserv
         limits,
         fresh: BTreeSet::new(),
         unsure: BTreeSet::new(),
+        charged: BTreeMap::new(),
     }
 }
 
@@ -273,7 +274,10 @@ fn order_carries_what_its_container_may_hold() {
             Event::Found(_) => None,
         })
         .collect();
-    assert_eq!(bounds, [Some(Bound { allowed: Bytes(1000), margin: Bytes(100) })]);
+    assert_eq!(
+        bounds,
+        [Some(Bound { allowed: Bytes(1000), margin: Bytes(100), charged: Bytes::ZERO })]
+    );
 }
 
 #[test]
@@ -350,6 +354,7 @@ fn findings_are_transferred_to_a_successor() {
             limits: limits.clone(),
             fresh: BTreeSet::new(),
             unsure: BTreeSet::new(),
+            charged: BTreeMap::new(),
         };
         for event in after.take(&observation, BOTH) {
             let Event::End(order) = event else { panic!("found anew: {event:?}") };

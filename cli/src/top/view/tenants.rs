@@ -152,7 +152,7 @@ pub(super) fn render_detail(model: &Model, theme: &Theme, frame: &mut Frame<'_>,
     let compute =
         model.gpu(share.gpu).map(|gpu| table::compute(container, share, gpu)).unwrap_or_default();
     let first = format!(
-        "{}{}: {compute}, implicit {} MiB, turns {}, waits {}, GPU {:.1} s",
+        "{}{}: {compute}, implicit {} MiB, turns {}, waits {}, GPU {:.1} s{}",
         printable(if container.name.is_empty() { &container.id } else { &container.name }),
         container
             .image
@@ -163,6 +163,7 @@ pub(super) fn render_detail(model: &Model, theme: &Theme, frame: &mut Frame<'_>,
         share.turns,
         share.waits,
         share.gpu_time_ms / 1000.0,
+        table::wall(share).map(|wall| format!(", {wall}")).unwrap_or_default(),
     );
     let live = container.processes.iter().filter(|process| process.live);
     let named = live.map(|process| {

@@ -1,0 +1,313 @@
+//! The host's part of the walls: which containers are to have one, and what the prober has found.
+
+use std::collections::BTreeMap;
+
+use cgpu_client::message::{Cause, Errno, Refusal};
+use cgpu_client::wall::{RegisteredWall, WallStatus};
+use cgpu_scheduler::TenantId;
+use cgpu_shm::units::Bytes;
+use cgpu_shm::uuid::Uuid;
+
+use super::Host;
+use super::container::Container;
+use super::device_state::DeviceState;
+use crate::probe::LedgerSample;
+use crate::wall::decision::{Observed, Wanted, margin, state};
+use crate::wall::{Device, Order, Outcome, Reason, Wall};
+use crate::watcher::ProcessId;
+
+/// What was sent to the prober.
+#[derive(Debug, Default)]
+pub(crate) struct SentWalls {
+    orders: Vec<Order>,
+    /// The number of the last outcome.
+    applied: u64,
+}
+
+/// What a container's walls depend on, and what they are.
+#[derive(Debug, Default)]
+pub(crate) struct ContainerWalls {
+    /// Whether all of its limits were removed, because it ends.
+    is_released: bool,
+    /// Processes whose control groups were released.
+    released: Vec<ProcessId>,
+    by_device: BTreeMap<Uuid, Wall>,
+}
+
+impl ContainerWalls {
+    /// Notes a registration: what was released before is over.
+    pub(super) fn registered(&mut self, process: Option<ProcessId>) {
+        self.is_released = false;
+        self.released.retain(|other| Some(*other) != process);
+    }
+}
+
+impl Host {
+    /// Sends the orders of walls to the prober: with each sample, and where they have changed. A
+    /// number is returned if the prober applies them, for [`Host::has_applied`].
+    pub(crate) fn order_walls(&mut self, reason: OrderReason) -> Option<u64> {
+        // A container that was not found yet would lose its wall.
+        if !self.has_scanned || self.is_transferred {
+            return None;
+        }
+        for container in self.containers.values_mut() {
+            container.walls.released.retain(|process| process.lives());
+        }
+        let measured = self.measured();
+        let orders: Vec<Order> = self
+            .containers
+            .values()
+            .filter_map(|container| self.wall_order(container, &measured))
+            .collect();
+        let is_due = match reason {
+            OrderReason::Change => orders != self.walls.orders,
+            OrderReason::Sample => !orders.is_empty() || !self.walls.orders.is_empty(),
+            OrderReason::Request => true,
+        };
+        if !is_due {
+            return None;
+        }
+        self.walls.orders.clone_from(&orders);
+        Some(self.prober.apply_walls(orders, reason == OrderReason::Request))
+    }
+
+    /// Whether the prober has applied these orders or later ones.
+    pub(crate) const fn has_applied(&self, number: u64) -> bool {
+        self.walls.applied >= number
+    }
+
+    pub(super) fn take_walls(&mut self, number: u64, outcomes: Vec<Outcome>) {
+        self.walls.applied = number;
+        let mut outcomes: BTreeMap<u64, _> =
+            outcomes.into_iter().map(|outcome| (outcome.tenant, outcome.walls)).collect();
+        for container in self.containers.values_mut() {
+            let walls = outcomes.remove(&container.tenant.0).unwrap_or_default();
+            container.walls.by_device = walls.into_iter().collect();
+        }
+    }
+
+    /// Removes a container's walls, or those of one of its processes.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is no such container.
+    pub(crate) fn release(
+        &mut self,
+        dir: &std::path::Path,
+        pid: Option<i32>,
+    ) -> Result<Option<u64>, Refusal> {
+        let dir = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
+        let is_of = |container: &&mut Container| {
+            container.dir == dir || std::fs::canonicalize(&container.dir).is_ok_and(|it| it == dir)
+        };
+        let Some(container) = self.containers.values_mut().find(is_of) else {
+            let message = format!("{} is not a container's directory.", dir.display());
+            return Err(Refusal::new(Errno::ENOENT, message));
+        };
+        match pid {
+            None => container.walls.is_released = true,
+            // One that has ended has no group any more.
+            Some(pid) => {
+                container.walls.released.extend(u32::try_from(pid).ok().and_then(ProcessId::of))
+            }
+        }
+        Ok(self.order_walls(OrderReason::Request))
+    }
+
+    /// Whether the prober decides about walls of a container.
+    pub(crate) fn has_wall_order(&self, tenant: TenantId) -> bool {
+        self.walls.orders.iter().any(|order| order.tenant == tenant.0 && !order.devices.is_empty())
+    }
+
+    fn wall_order(&self, container: &Container, measured: &Measured) -> Option<Order> {
+        if self.wall_absent(container).is_some() {
+            return None;
+        }
+        let on = |device: &&DeviceState| {
+            self.device_absent(device).is_none() && self.wall_limit(container, device).is_some()
+        };
+        let devices = self.devices.iter().filter(on).filter_map(|device| {
+            let memory = measured.get(&(device.uuid, container.tenant));
+            let wanted =
+                self.wanted(container, device, memory.map_or(0, |memory| memory.processes))?;
+            Some(Device {
+                uuid: device.uuid,
+                wanted,
+                has_memory: memory.is_some_and(|memory| memory.bytes > Bytes::ZERO),
+            })
+        });
+        Some(Order {
+            tenant: container.tenant.0,
+            dir: container.dir.clone(),
+            registrants: container
+                .registrants
+                .values()
+                .map(|registrant| (registrant.id, registrant.cgroup.clone()))
+                .collect(),
+            released: container.walls.released.clone(),
+            devices: devices.collect(),
+        })
+    }
+
+    /// Returns a container's limit on a device that it may use; none: there is none.
+    fn wall_limit(&self, container: &Container, device: &DeviceState) -> Option<Bytes> {
+        let has = container.gpus().contains(&device.uuid);
+        let limit = self.watched_limit(container, device.uuid);
+        Some(limit).filter(|limit| has && *limit > Bytes::ZERO)
+    }
+
+    fn wanted(
+        &self,
+        container: &Container,
+        device: &DeviceState,
+        processes: u64,
+    ) -> Option<Wanted> {
+        let total = Bytes(self.total(device));
+        Some(Wanted {
+            limit: self.wall_limit(container, device)?,
+            margin: margin(self.start.wall.margin, device.context, total),
+            processes,
+            total,
+            has_mps: !device.sample.mps_clients.is_empty(),
+        })
+    }
+
+    /// Returns why a container is to have no wall on any device; none: it may have one.
+    fn wall_absent(&self, container: &Container) -> Option<Reason> {
+        if !self.start.wall.is_on {
+            return Some(Reason::Off);
+        }
+        if container.walls.is_released {
+            return Some(Reason::Released);
+        }
+        let is_ours = container.dir.parent() == Some(&*cgpu_shm::paths::containers(&self.root));
+        (!is_ours).then_some(Reason::NotRegistered)
+    }
+
+    /// Returns why a device can have no walls; none: it may.
+    fn device_absent(&self, device: &DeviceState) -> Option<Reason> {
+        device.index.is_instance().then_some(Reason::Mig)
+    }
+
+    /// Returns a container's wall on a device; none: it has no limit there.
+    fn wall(&self, container: &Container, device: &DeviceState) -> Option<(Wall, Observed)> {
+        self.wall_limit(container, device)?;
+        let absent = self.wall_absent(container).or_else(|| self.device_absent(device));
+        let found = || container.walls.by_device.get(&device.uuid).cloned();
+        let wall = absent.map(Wall::Absent).or_else(found);
+        let wall = wall.unwrap_or_else(|| {
+            Wall::Absent(if self.sampled.is_some() { Reason::Pending } else { Reason::NoNvml })
+        });
+        let measured = device.sample.processes.as_ref().map(|_| {
+            measured_on(device).get(&container.tenant).map_or(Bytes::ZERO, |memory| memory.bytes)
+        });
+        let is_unshimmed = self.watcher.findings().any(|finding| {
+            finding.cause == Cause::Unshimmed
+                && finding.gpu == device.uuid
+                && finding.owner == Some(container.tenant)
+        });
+        Some((wall, Observed { measured, is_unshimmed }))
+    }
+
+    /// Returns the walls of a container, for the program that starts it.
+    pub(super) fn registered_walls(&self, container: &Container) -> Vec<RegisteredWall> {
+        let of = |device: &DeviceState| {
+            let (wall, observed) = self.wall(container, device)?;
+            let (state, reason) = state(&wall, observed);
+            Some(RegisteredWall { uuid: device.name(), state, reason })
+        };
+        self.devices.iter().filter_map(of).collect()
+    }
+
+    /// Returns a container's wall on a device, for the status. `ledger`: what the ledger has.
+    pub(crate) fn wall_status(
+        &self,
+        container: &Container,
+        device: &DeviceState,
+        ledger: Bytes,
+    ) -> Option<WallStatus> {
+        let (wall, observed) = self.wall(container, device)?;
+        let (state, reason) = state(&wall, observed);
+        let present = match wall {
+            Wall::Set(present) => present,
+            Wall::Absent(absent) => {
+                let absent = Some(absent.name().to_owned());
+                return Some(WallStatus { state, reason, absent, ..WallStatus::default() });
+            }
+        };
+        let processes = measured_on(device).get(&container.tenant).map_or(0, |it| it.processes);
+        let wanted = self.wanted(container, device, processes)?;
+        Some(WallStatus {
+            state,
+            reason,
+            absent: None,
+            hard: Some(present.hard.0),
+            margin: wanted.allowance().0,
+            used: present.used.map(|used| used.0),
+            excess: (present.used.unwrap_or_default() - ledger).0,
+            changed: present.changed,
+        })
+    }
+
+    /// Returns what the driver charges containers' control groups on a device.
+    pub(super) fn charged_groups(&self, gpu: Uuid) -> BTreeMap<TenantId, Bytes> {
+        let used = |container: &Container| match container.walls.by_device.get(&gpu)? {
+            Wall::Set(present) => Some((container.tenant, present.used?)),
+            Wall::Absent(_) => None,
+        };
+        self.containers.values().filter_map(used).collect()
+    }
+
+    fn measured(&self) -> Measured {
+        let of = |device: &DeviceState| {
+            let uuid = device.uuid;
+            measured_on(device).into_iter().map(move |(tenant, memory)| ((uuid, tenant), memory))
+        };
+        self.devices.iter().flat_map(of).collect()
+    }
+}
+
+/// Why orders are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OrderReason {
+    /// They may have changed.
+    Change,
+    /// There is a new sample: limits are read, and set again where another program changed them.
+    Sample,
+    /// A client waits for the outcome.
+    Request,
+}
+
+/// What NVML shows of a container's processes on a device.
+#[derive(Clone, Copy, Debug, Default)]
+struct Memory {
+    processes: u64,
+    bytes: Bytes,
+}
+
+type Measured = BTreeMap<(Uuid, TenantId), Memory>;
+
+fn measured_on(device: &DeviceState) -> BTreeMap<TenantId, Memory> {
+    let mut all = BTreeMap::<TenantId, Memory>::new();
+    let listed = device.sample.processes.iter().flatten();
+    let bytes: BTreeMap<u32, Option<Bytes>> = listed.map(|(pid, it)| (*pid, *it)).collect();
+    for process in &device.sample.gpu_processes {
+        let Some(owner) = process.owner else { continue };
+        let memory = all.entry(TenantId(owner)).or_default();
+        memory.processes += 1;
+        memory.bytes =
+            memory.bytes + bytes.get(&process.id.pid).copied().flatten().unwrap_or_default();
+    }
+    all
+}
+
+impl DeviceState {
+    /// Notes the largest context that NVML has shown: what it shows of a process beyond what the
+    /// program allocated.
+    pub(super) fn take_contexts(&mut self, samples: &[LedgerSample]) {
+        for sample in samples {
+            let Some(reading) = &sample.reading else { continue };
+            let allocated = reading.before.used.max(reading.after.used);
+            self.context = self.context.max(reading.measured - allocated);
+        }
+    }
+}

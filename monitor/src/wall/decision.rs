@@ -1,0 +1,211 @@
+//! Decides about one control group on one GPU. Pure.
+
+use cgpu_client::wall::WallState;
+use cgpu_inventory::memory_limits::{GroupMemory, Limits};
+use cgpu_shm::units::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::{Present, Wall};
+
+/// Least margin for a process, unless one is configured.
+pub const MIN_MARGIN: Bytes = Bytes::from_mib(512);
+/// Greatest margin that a measured context leads to. A container can make NVML show any size.
+pub const MAX_MEASURED_MARGIN: Bytes = Bytes::from_mib(1024);
+/// The driver may round a limit down by less than this.
+const ROUNDING: Bytes = Bytes::from_mib(2);
+/// Difference between what the driver charges and what NVML shows that says nothing.
+const TOLERANCE: Bytes = Bytes::from_mib(64);
+
+/// What a wall's size depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The container's limit.
+    pub limit: Bytes,
+    /// For each process.
+    pub margin: Bytes,
+    /// Processes with a context, by NVML.
+    pub processes: u64,
+    /// The GPU's memory; zero: not known.
+    pub total: Bytes,
+    /// Whether the GPU has clients of MPS.
+    pub has_mps: bool,
+}
+
+impl Wanted {
+    /// Returns the size of the wall.
+    #[must_use]
+    pub fn size(&self) -> Bytes {
+        self.bounded(self.limit + self.allowance())
+    }
+
+    /// Returns by how much the wall exceeds the limit, unless the GPU is too small for that.
+    #[must_use]
+    pub fn allowance(&self) -> Bytes {
+        Bytes(self.margin.0.saturating_mul(self.processes.saturating_add(1)))
+    }
+
+    /// A limit that exceeds the GPU is no limit.
+    fn bounded(&self, size: Bytes) -> Bytes {
+        if self.total > Bytes::ZERO { size.min(self.total) } else { size }
+    }
+
+    fn soft(&self, hard: Bytes) -> Bytes {
+        if self.has_mps { hard } else { Bytes::ZERO }
+    }
+}
+
+/// Returns the margin for a process: as configured, else by the largest context that NVML has shown
+/// on the GPU.
+#[must_use]
+pub fn margin(configured: Option<Bytes>, context: Bytes, total: Bytes) -> Bytes {
+    let measured = context.clamp(MIN_MARGIN, MAX_MEASURED_MARGIN);
+    let margin = configured.unwrap_or(measured);
+    if total > Bytes::ZERO { margin.min(total) } else { margin }
+}
+
+/// What is known of a control group's limit on a GPU, for the next monitor as well.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Known {
+    /// The limit in force, in bytes: set and read back, or another program's lower one.
+    pub set: Option<u64>,
+    /// The limit that is being set.
+    pub setting: Option<u64>,
+    /// The last limit of another program.
+    pub other: Option<u64>,
+    /// Whether the container had memory before its first limit.
+    pub is_late: bool,
+    /// How often the limit was removed or raised, and set again.
+    pub replaced: u32,
+}
+
+impl Known {
+    /// Whether no limit was ever set.
+    #[must_use]
+    pub const fn is_new(&self) -> bool {
+        self.set.is_none() && self.setting.is_none()
+    }
+
+    fn has(&self, hard: Bytes) -> bool {
+        [self.set, self.setting].contains(&Some(hard.0))
+    }
+
+    /// Notes what was read after a limit was set. Returns whether it is that limit.
+    pub fn read_back(&mut self, wanted: Bytes, read: Option<Bytes>) -> bool {
+        let read = read.filter(|read| *read <= wanted && wanted - *read < ROUNDING);
+        if let Some(read) = read {
+            (self.set, self.setting) = (Some(read.0), None);
+        }
+        read.is_some()
+    }
+
+    /// Says what another program did.
+    #[must_use]
+    pub fn changes(&self) -> Option<String> {
+        let mut changes = Vec::new();
+        if let Some(other) = self.other {
+            let mib = other >> 20;
+            changes.push(format!("another program has set {mib} MiB, and the lower limit applies"));
+        }
+        if self.replaced > 0 {
+            let times = self.replaced;
+            changes.push(format!(
+                "another program or the driver has raised or removed it ({times} times), and it was \
+                 set again"
+            ));
+        }
+        (!changes.is_empty()).then(|| changes.join("; "))
+    }
+}
+
+/// What another program did with a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It set a lower one, which stays.
+    Lower(Bytes),
+    /// It set a higher one, which is replaced.
+    Higher(Bytes),
+    /// It removed the limit, which is set again.
+    Removed,
+}
+
+/// Decides what to set, and what another program did. None: nothing. `read`: none where the driver
+/// knows of no limit and of no use.
+pub fn decide(
+    wanted: &Wanted,
+    read: Option<GroupMemory>,
+    known: &mut Known,
+) -> (Option<Limits>, Option<Change>) {
+    let Limits { soft, hard } = read.map(|memory| memory.limits).unwrap_or_default();
+    let used = read.map_or(Bytes::ZERO, |memory| memory.used);
+    let own = wanted.bounded(wanted.size().max(used));
+    let mut change = None;
+    match hard {
+        Some(hard) if known.has(hard) => {}
+        Some(hard) if hard == own => {}
+        Some(hard) => {
+            // The lower of the two applies from now on, also after a resize.
+            known.other = Some(hard.0);
+            change = Some(if hard < own { Change::Lower(hard) } else { Change::Higher(hard) });
+        }
+        None if known.set.is_none() => {}
+        None => {
+            known.other = None;
+            change = Some(Change::Removed);
+        }
+    }
+    if matches!(change, Some(Change::Higher(_) | Change::Removed)) {
+        known.replaced = known.replaced.saturating_add(1);
+    }
+    let target = known.other.map_or(own, |other| own.min(Bytes(other)));
+    let set = Limits { soft: wanted.soft(target), hard: Some(target) };
+    // The driver may have rounded it.
+    let is_hard_set = hard.is_some_and(|hard| {
+        hard == target || known.set == Some(hard.0) && hard < target && target - hard < ROUNDING
+    });
+    // Another program's limit is left as it is.
+    let is_others = known.other.is_some() && known.other == hard.map(|hard| hard.0);
+    let is_set = is_hard_set && (soft == set.soft || is_others && !wanted.has_mps);
+    if is_set {
+        (known.set, known.setting) = (hard.map(|hard| hard.0), None);
+        return (None, change);
+    }
+    (Some(set), change)
+}
+
+/// What is known of a container on a GPU beside its wall.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// Memory of its processes, by NVML; none: not known.
+    pub measured: Option<Bytes>,
+    /// Whether one of its processes there does not have the shim.
+    pub is_unshimmed: bool,
+}
+
+/// Returns what holds a container's limit, and why it is not the driver alone.
+#[must_use]
+pub fn state(wall: &Wall, observed: Observed) -> (WallState, Option<String>) {
+    let present = match wall {
+        Wall::Absent(reason) => return (WallState::Shim, Some(reason.to_string())),
+        Wall::Set(present) => present,
+    };
+    let Present { used, is_late, groups, .. } = present;
+    let missing =
+        observed.measured.zip(*used).is_some_and(|(measured, used)| measured > used + TOLERANCE);
+    if *is_late && (missing || used.is_none()) {
+        let why = "the driver does not charge what the container held before the limit";
+        return (WallState::Partial, Some(why.into()));
+    }
+    if *groups > 1 {
+        let why = format!("{groups} control groups share the limit, and each may hold all of it");
+        return (WallState::Partial, Some(why));
+    }
+    if observed.is_unshimmed {
+        let why = "a process without the shim could take managed memory";
+        return (WallState::DriverExceptManaged, Some(why.into()));
+    }
+    (WallState::Driver, None)
+}
+
+#[cfg(test)]
+mod tests;
