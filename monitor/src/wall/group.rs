@@ -23,11 +23,10 @@ pub enum Member {
     Other(u32),
 }
 
-/// Returns the folder where the hierarchy of version 2 is mounted as a whole, from the text of
+/// Returns the folders where the hierarchy of version 2 is mounted as a whole, from the text of
 /// `mountinfo`.
-#[must_use]
-pub fn mount(mountinfo: &[u8]) -> Option<PathBuf> {
-    mountinfo.split(|byte| *byte == b'\n').find_map(|line| {
+pub fn mounts(mountinfo: &[u8]) -> impl Iterator<Item = PathBuf> {
+    mountinfo.split(|byte| *byte == b'\n').filter_map(|line| {
         let mut fields = line.split(|byte| *byte == b' ');
         let root = fields.nth(3)?;
         let point = fields.next()?;
@@ -92,7 +91,8 @@ fn named(path: &Path, id: &str) -> Option<PathBuf> {
 /// The reason why there is none.
 pub fn find(proc: &Path, member: &Member) -> Result<PathBuf, Reason> {
     let read = |pid: &str, file: &str| fs::read(proc.join(pid).join(file)).unwrap_or_default();
-    let mount = mount(&read("self", "mountinfo")).ok_or(Reason::Version1)?;
+    let mountinfo = read("self", "mountinfo");
+    let mut mounts = mounts(&mountinfo);
     let (Member::OfEngine(pid, _) | Member::Of(pid, _) | Member::Other(pid)) = member;
     let text = read(&pid.to_string(), "cgroup");
     if text.is_empty() {
@@ -108,12 +108,16 @@ pub fn find(proc: &Path, member: &Member) -> Result<PathBuf, Reason> {
     }
     match member {
         Member::OfEngine(_, id) => {
+            let mount = mounts.next().ok_or(Reason::Version1)?;
             named(&path, id).map(|path| mount.join(path)).ok_or(Reason::NoOwnGroup)
         }
         Member::Of(_, folder) => {
-            let is_within = mount.join(&path).starts_with(folder);
-            let is_below = folder.starts_with(&mount) && *folder != mount;
-            (is_within && is_below).then(|| folder.clone()).ok_or(Reason::NoOwnGroup)
+            let is_own = |mount: PathBuf| {
+                mount.join(&path).starts_with(folder)
+                    && folder.starts_with(&mount)
+                    && *folder != mount
+            };
+            mounts.any(is_own).then(|| folder.clone()).ok_or(Reason::NoOwnGroup)
         }
         Member::Other(_) => Err(Reason::NoOwnGroup),
     }
@@ -144,12 +148,12 @@ mod tests {
         let line = |root: &str, point: &str, kind: &str| {
             format!("25 20 0:21 {root} {point} rw,nosuid shared:4 - {kind} cgroup2 rw\n")
         };
-        let of = |lines: &[String]| mount(lines.concat().as_bytes());
+        let of = |lines: &[String]| mounts(lines.concat().as_bytes()).next();
         let whole = line("/", "/sys/fs/cgroup", "cgroup2");
         assert_eq!(of(&[line("/", "/sys", "sysfs"), whole]), Some("/sys/fs/cgroup".into()));
         assert_eq!(of(&[line("/docker/a", "/sys/fs/cgroup", "cgroup2")]), None, "a part");
         assert_eq!(of(&[line("/", "/a\\040b", "cgroup2")]), Some("/a b".into()));
-        assert_eq!(mount(b""), None);
+        assert_eq!(mounts(b"").next(), None);
     }
 
     #[test]
@@ -184,7 +188,9 @@ mod tests {
             fs::write(proc.join(pid).join(file), text).unwrap();
         };
         let engine = || Member::OfEngine(7, ID.into());
+        write("7", "cgroup", &format!("0::/docker/{ID}\n"));
         assert_eq!(find(proc, &engine()), Err(Reason::Version1), "no mount");
+        fs::remove_file(proc.join("7/cgroup")).unwrap();
         write("self", "mountinfo", "25 20 0:21 / /cg rw - cgroup2 cgroup2 rw\n");
         assert_eq!(find(proc, &engine()), Err(Reason::NotRegistered), "no process");
         for (text, expected) in [

@@ -245,7 +245,7 @@ impl Walls {
             Refused::NotSupported => Reason::NotSupported,
             Refused::NotFound => {
                 let info = std::fs::read(self.proc.join("self/mountinfo")).unwrap_or_default();
-                let mount = group::mount(&info);
+                let mount = group::mounts(&info).find(|mount| folder.starts_with(mount));
                 let gap = mount.and_then(|mount| memory_limits::gap(&mount, folder));
                 gap.map_or(Reason::NotFound, Reason::NoDmem)
             }
