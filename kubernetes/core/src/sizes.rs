@@ -208,8 +208,12 @@ pub fn wanted(
     let requests = pod.requests.as_ref().map_err(Clone::clone)?;
     let is_known = |name: &str| requests.iter().any(|request| request.container == name);
     if let Some(unknown) = entries.keys().copied().flatten().find(|name| !is_known(name)) {
-        let unknown = quoted(unknown);
-        return Err(refuse(format!("the pod has no container {unknown} that requests a GPU")));
+        let known: Vec<String> = requests.iter().map(|own| quoted(&own.container)).collect();
+        return Err(refuse(format!(
+            "the pod has no container {} that requests a GPU, only {}",
+            quoted(unknown),
+            known.join(", ")
+        )));
     }
     if !node.isolated {
         return Err(refuse("the containers of this node have no limits".to_owned()));

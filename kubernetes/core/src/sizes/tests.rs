@@ -84,7 +84,7 @@ fn annotation_that_is_wrong_is_refused() {
         ("cores=10", "`cores=10` is not memory=AMOUNT"),
         ("memory=1Gi,memory=2Gi", "names memory twice"),
         ("main: weight=1; main: weight=2", "is the second entry"),
-        ("mian: weight=1", "no container `mian` that requests a GPU"),
+        ("mian: weight=1", "no container `mian` that requests a GPU, only `main`"),
         ("shrink=maybe", "shrink of container `main` is `maybe`, expected wait or refuse"),
         ("memory=8Gi,grow=yes", "grow of container `main` is `yes`, expected true or false"),
         (

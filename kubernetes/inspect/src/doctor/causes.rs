@@ -216,6 +216,11 @@ cgpu_diagnosis::causes! {
     PluginFailing, NoGpu, Wrong, "plugin_failing",
         "cgpu-device-plugin does not run on the node.",
         "Read its log (kubectl logs) and its events.";
+    PluginGone, NoGpu, Wrong, "plugin_gone",
+        "The node has reported GPUs, and cgpu-device-plugin is not on it any more.",
+        "Label the node (kubectl label node NODE gpushare=true), and check that the plugin's \
+         DaemonSet exists; if cgpu was removed, remove its last report, too (kubectl annotate node \
+         NODE cgpu.dev/gpus- cgpu.dev/held-).";
     NoUnits, NoGpu, Wrong, "no_units",
         "The node has GPUs, but its kubelet has no aliyun.com/gpu-mem to allocate.",
         "Restart the plugin's pod on that node: it registers with the kubelet when it starts.";

@@ -41,21 +41,14 @@ pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
         }
         Some(refusal) => findings.add(Cause::GpusUnreadable, &subject, refusal.message()),
         None if !has_units(observed) => {
-            let failing =
-                plugin(facts, name).map(|(_, obstacles)| obstacles).filter(|it| !it.is_empty());
-            match failing {
-                Some(obstacles) => {
+            let found =
+                format!("{} units on {} GPUs, and none allocatable", gpus.units(), gpus.gpus.len());
+            match plugin(facts, name) {
+                Some((_, obstacles)) if !obstacles.is_empty() => {
                     findings.add(Cause::PluginFailing, &subject, obstacles.join("; "))
                 }
-                None => findings.add(
-                    Cause::NoUnits,
-                    &subject,
-                    format!(
-                        "{} units on {} GPUs, and none allocatable",
-                        gpus.units(),
-                        gpus.gpus.len()
-                    ),
-                ),
+                Some(_) => findings.add(Cause::NoUnits, &subject, found),
+                None => findings.add(Cause::PluginGone, &subject, found),
             }
         }
         None => {}

@@ -343,9 +343,14 @@ fn nodes_without_gpus_have_a_cause() {
         Cluster::healthy().on(|node| node["metadata"]["annotations"]["cgpu.dev/gpus"] = json!("x"));
     // What the pod holds there is not known any more.
     assert_eq!(unreadable.names(), ["no_nodes", "gpus_unreadable", "spoilt"]);
-    let unallocatable = Cluster::healthy()
-        .on(|node| node["status"]["allocatable"]["aliyun.com/gpu-mem"] = json!("0"));
-    assert_eq!(unallocatable.names(), ["no_units"]);
+    let unallocatable = || {
+        Cluster::healthy()
+            .on(|node| node["status"]["allocatable"]["aliyun.com/gpu-mem"] = json!("0"))
+    };
+    assert_eq!(unallocatable().names(), ["no_units"]);
+    let mut removed = unallocatable();
+    removed.pods.clear();
+    assert_eq!(removed.names(), ["plugin_gone"]);
     let unhealthy = json!({"unit": "GiB", "gpus": [
         {"uuid": "GPU-0", "mib": 15109},
         {"uuid": "GPU-1", "mib": 15109, "healthy": false},
