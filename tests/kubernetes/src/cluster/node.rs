@@ -287,6 +287,8 @@ fn make_groups(name: &str) -> String {
     name.to_owned()
 }
 
+/// Returns the kubelet's configuration. Without an address of DNS each pod would have a warning. At
+/// this one, the API server's, no DNS server listens, so look-ups fail at once.
 fn kubelet(node_spec: NodeSpec, group: &str, authority: &Path) -> String {
     let NodeSpec { address, .. } = node_spec;
     format!(
@@ -310,6 +312,8 @@ localStorageCapacityIsolation: false
 imageGCHighThresholdPercent: 100
 evictionHard: {{memory.available: 1Mi}}
 resolvConf: \"\"
+clusterDNS: [10.0.0.1]
+clusterDomain: cluster.local
 syncFrequency: 5s
 nodeStatusUpdateFrequency: 2s
 "
