@@ -58,7 +58,7 @@ impl Model {
     }
 
     fn controlled(&self, group: usize) -> Option<usize> {
-        let bare = self.upwards(group).into_iter().filter(|&group| self.bare[group]).last();
+        let bare = self.upwards(group).into_iter().filter(|&group| self.bare[group]).next_back();
         bare.map_or(Some(group), |bare| self.parents[bare])
     }
 
@@ -145,7 +145,7 @@ impl Model {
         self.limits.get(&shown).map(|&hard| (hard, self.used(shown)))
     }
 
-    /// Ids, upwards. Those of the first `hidden` levels below the root cannot be seen.
+    /// Ids, upwards.
     fn path(&self, group: usize) -> Vec<u64> {
         self.upwards(group).into_iter().map(|group| 100 + group as u64).collect()
     }
@@ -182,8 +182,10 @@ fn run(wall: Wall, parents: Vec<Option<usize>>, ops: &[Op]) {
                 model.bare[group] = !has;
             }
             Op::Take { process, size } => {
-                // A process in a container sees its own group alone, once others were named.
-                timeline.join_group(process, &model.path(model.in_group[process])).unwrap();
+                let path = model.path(model.in_group[process]);
+                // A process in a container sees its own group alone; the ancestors are recorded.
+                let seen = if timeline.known_groups().contains(&path[0]) { 1 } else { path.len() };
+                timeline.join_group(process, &path[..seen]).unwrap();
                 let taken = timeline.take_memory(process, 0, Bytes(size * MIB));
                 let granted = model.take(process, size);
                 assert_eq!(taken, if granted { Ok(()) } else { Err(Error::OutOfMemory) }, "{op:?}");
