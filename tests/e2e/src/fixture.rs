@@ -35,6 +35,8 @@ pub struct Fixture {
     driver: &'static str,
     time_scale: u32,
     clock_ppm: i32,
+    /// `CGPU_SIM_WALL`; empty: the driver limits no control groups.
+    wall: &'static str,
     lifetime: Duration,
 }
 
@@ -81,6 +83,7 @@ impl Fixture {
             driver: "sim",
             time_scale: 1,
             clock_ppm: 0,
+            wall: "",
             lifetime: LIFETIME,
         }
     }
@@ -109,6 +112,12 @@ impl Fixture {
     #[must_use]
     pub fn drifting(self, clock_ppm: i32) -> Self {
         Self { clock_ppm, ..self }
+    }
+
+    /// Gives the driver, of 13.4, a back end for limits of control groups: `dmem` or `misc`.
+    #[must_use]
+    pub fn walled(self, wall: &'static str) -> Self {
+        Self { wall, ..self }
     }
 
     /// Adds to the deadline of monitors and workers.
@@ -174,6 +183,9 @@ impl Fixture {
             .env("CGPU_SIM_TIME_SCALE", self.time_scale.to_string())
             .env("CGPU_SIM_CLOCK_PPM", self.clock_ppm.to_string())
             .current_dir(self.folder.path());
+        if !self.wall.is_empty() {
+            command.env("CGPU_SIM_WALL", self.wall).env("CGPU_SIM_DRIVER", "13040");
+        }
         command
     }
 

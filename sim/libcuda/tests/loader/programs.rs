@@ -130,6 +130,59 @@ fn limits_of_a_control_group_are_set_and_shown() {
 }
 
 #[test]
+fn limits_are_refused_with_the_drivers_codes() {
+    let test = "limits_are_refused_with_the_drivers_codes";
+    let groups = match ControlGroups::mount("codes") {
+        Ok(groups) => groups,
+        Err(reason) => return skip(test, "cgroups", &reason),
+    };
+    let root = groups.root().display().to_string();
+    let (pod, leaf) = (groups.create("pod"), groups.create("pod/leaf"));
+    let on = |name: &str, wall: &str| {
+        let machine = Machine::new(name, "A10").with("CGPU_SIM_DRIVER", "13040");
+        if wall.is_empty() { machine } else { machine.with("CGPU_SIM_WALL", wall) }
+    };
+    let codes = |machine: &Machine, arguments: &str| {
+        let answer = machine.prints(&format!("memory_limits {arguments}"));
+        (number(&answer, "set"), number(&answer, "get"))
+    };
+    let (done, invalid, not_supported, in_use) = (0.0, 2.0, 3.0, 19.0);
+    let leaf_to = |limits: &str| format!("{} {limits}", leaf.display());
+
+    assert_eq!(codes(&on("no-wall", ""), &leaf_to("0 500")), (not_supported, not_supported));
+    let older = Machine::new("older-wall", "A10").with("CGPU_SIM_DRIVER", "13030");
+    let older = older.with("CGPU_SIM_WALL", "dmem").prints(&format!("memory_limits {root}"));
+    assert_eq!(number(&older, "functions"), 0.0);
+    let cut = Machine::new("wall-instances", "A100:40960/mig=3g.20gb")
+        .with("CGPU_SIM_DRIVER", "13040")
+        .with("CGPU_SIM_WALL", "dmem");
+    assert_eq!(codes(&cut, &leaf_to("0 500")), (not_supported, not_supported));
+
+    let dmem = on("dmem", "dmem").inside(&leaf);
+    assert_eq!(codes(&dmem, &format!("{root} 0 500")), (invalid, done));
+    assert_eq!(codes(&dmem, &leaf_to("")[..leaf_to("").len() - 1]), (done, done));
+    let misc = on("misc", "misc").inside(&leaf);
+    assert_eq!(codes(&misc, &format!("{root} 0 500")), (invalid, not_supported));
+    assert_eq!(codes(&misc, leaf_to("").trim()), (done, not_supported));
+    for (machine, below) in [(&dmem, done), (&misc, in_use)] {
+        assert_eq!(codes(machine, &leaf_to("0 500")), (done, done));
+        let mut holder = machine.start("hold 64M");
+        let mut ready = String::new();
+        BufReader::new(holder.stdout.as_mut().unwrap()).read_line(&mut ready).unwrap();
+        let answer = machine.prints(&format!("memory_limits {}", leaf_to("0 100")));
+        assert_eq!(number(&answer, "set"), below, "{answer}");
+        assert_eq!(number(&answer, "used"), 320.0 * MIB, "a context and its memory");
+        drop(holder.stdin.take());
+        assert!(holder.wait().unwrap().success());
+        // The parent's limit is the second one of its own.
+        let pod = format!("{} 0 none", pod.display());
+        assert_eq!(codes(machine, &pod).0, done);
+    }
+    assert_eq!(codes(&misc, &leaf_to("0 none")), (done, not_supported));
+    assert_eq!(codes(&dmem, &leaf_to("0 none")), (done, done));
+}
+
+#[test]
 fn sparse_arrays_have_memory_tile_by_tile() {
     Machine::new("sparse", "A10").prints("sparse");
 }

@@ -1,6 +1,6 @@
 //! Implicit memory: contexts, code and variables of modules, heap, stack and printf buffers.
 
-use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor, Outcome};
+use cgpu_e2e::{Child, Container, ControlGroups, Fixture, MIB, Monitor, Outcome, skip};
 
 const A10: &str = "A10:23028";
 
@@ -68,6 +68,53 @@ fn code_of_first_launches_is_shown_and_blocks_new_allocations() {
     );
     program.write("end\n");
     program.finish().silent();
+}
+
+/// In such a group the driver shows the group's memory as the GPU's.
+#[test]
+fn contexts_and_code_in_a_limited_control_group_are_measured_as_outside() {
+    let test = "contexts_and_code_in_a_limited_control_group_are_measured_as_outside";
+    let groups = match ControlGroups::mount("implicit") {
+        Ok(groups) => groups,
+        Err(reason) => return skip(test, "cgroups", &reason),
+    };
+    for wall in ["dmem", "misc"] {
+        let fixture = Fixture::new(A10).walled(wall);
+        let _monitor = Monitor::start(&fixture);
+        let folder = groups.create(wall);
+        let limits = || {
+            let mut command = fixture.program("memory_limits");
+            command.arg(&folder);
+            command
+        };
+        let mut set = limits();
+        set.args(["0", "1536"]);
+        assert_eq!(Outcome::of(set).number("set"), 0);
+        let charged = [None, Some(&folder)].map(|folder| {
+            let container = fixture.limited(if folder.is_some() { "in" } else { "out" }, 1024);
+            let mut command = fixture.program_in(&container, "implicit_code");
+            command.args(["200M", "64M", "640"]);
+            if let Some(folder) = folder {
+                ControlGroups::start_in(&mut command, folder);
+            }
+            let mut program = Child::start(command);
+            program.line();
+            fixture.eventually("the growth in smi", || {
+                (share(&fixture, &container, "unaccounted") != 0).then_some(())
+            });
+            let charged =
+                ["used", "implicit", "unaccounted"].map(|key| share(&fixture, &container, key));
+            let used = Outcome::of(limits()).number("used");
+            program.write("end\n");
+            program.finish().silent();
+            (charged, used)
+        });
+        let [(outside, none), (inside, used)] = charged;
+        assert_eq!(inside, outside, "{wall}");
+        assert_eq!(none, 0, "{wall}: what is outside is charged to no group");
+        let both = inside[0].cast_unsigned() + inside[1].cast_unsigned();
+        assert_eq!(used, both, "{wall}: the driver charges what the shim does");
+    }
 }
 
 #[test]

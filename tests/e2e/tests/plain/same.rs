@@ -89,6 +89,7 @@ const OTHERWISE: &[(&str, &str)] = &[
     ("launches", TIME),
     ("load", TIME),
     ("lookups", "takes a driver's file; its answers are compared line by line in lookups.rs"),
+    ("memory_limits", "needs a control group; the loader's tests run it"),
     ("mortal", COMMANDED),
     ("numa_node", "is configured by a variable; physical.rs runs it with and without a limit"),
     ("nvml_start", TIME),
