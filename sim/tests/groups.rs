@@ -58,7 +58,7 @@ impl Model {
     }
 
     fn controlled(&self, group: usize) -> Option<usize> {
-        let bare = self.upwards(group).into_iter().filter(|&group| self.bare[group]).next_back();
+        let bare = self.upwards(group).into_iter().rfind(|&group| self.bare[group]);
         bare.map_or(Some(group), |bare| self.parents[bare])
     }
 
