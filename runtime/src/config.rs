@@ -186,7 +186,8 @@ impl Config {
         if limits.high_priority && !self.high_priority {
             return Err(Refusal(format!(
                 "high priority is requested, and no container has it here (high_priority in \
-                 {PATH}): unset ALIYUN_COM_GPU_HIGH_PRIO, or leave highPriority out of the claim"
+                 {PATH}): unset ALIYUN_COM_GPU_HIGH_PRIO, set nvidia.com/priority to 1, or leave \
+                 highPriority out of the claim"
             )));
         }
         Ok(())

@@ -48,7 +48,7 @@ affinity:
 {{- if .Values.hami }}
 - name: nvidia.com/gpu
   ignoredByScheduler: false
-{{- range list "gpumem" "gpumem-percentage" "gpucores" }}
+{{- range list "gpumem" "gpumem-percentage" "gpucores" "priority" }}
 - name: nvidia.com/{{ . }}
   ignoredByScheduler: true
 {{- end }}

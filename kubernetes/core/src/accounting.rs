@@ -213,6 +213,7 @@ impl HeldPod {
             running: true,
             requests: Ok(Vec::new()),
             labels: Texts::new(),
+            rules: Texts::new(),
             allocation: Ok(None),
             sizes: Ok(Sizes::default()),
             // There is nothing to evict.

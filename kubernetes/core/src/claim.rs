@@ -146,6 +146,7 @@ pub(crate) fn confirm<'a>(
     let Holding::Shares(shares) = &own.holding else {
         return Err(Refusal::new("the claim was edited"));
     };
+    own.pod.check_permitted(node, shares.iter().map(|(gpu, _)| *gpu))?;
     if let Some(gpu) = accounting.overfull(node).find(|gpu| shares.iter().any(|it| it.0 == *gpu)) {
         return Err(Refusal::new(format!(
             "another scheduler claimed GPU {gpu} of node `{}` at the same time",

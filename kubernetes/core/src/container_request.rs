@@ -2,7 +2,7 @@
 //! exists.
 
 use crate::gpus::Gpu;
-use crate::names::{Dialect, Dialects, HAMI_GPUS, Meaning, RESOURCES, Resource};
+use crate::names::{Dialect, Dialects, HAMI_GPUS, HAMI_PRIORITY, Meaning, RESOURCES, Resource};
 use crate::object::{Container, Pod};
 use crate::quantity::{self, InvalidQuantity};
 use crate::refusal::Refusal;
@@ -79,6 +79,8 @@ pub struct ContainerRequest {
     pub index: usize,
     /// Amount.
     pub amount: Amount,
+    /// Whether its priority is high; `None`: its limits do not say.
+    pub high_priority: Option<bool>,
 }
 
 impl ContainerRequest {
@@ -101,7 +103,9 @@ impl ContainerRequest {
         let mut requests = Vec::new();
         for (container, role, index) in first.chain(then) {
             if let Some(amount) = amount_of(container, dialects)? {
-                requests.push(Self { container: container.name.clone(), role, index, amount });
+                let name = container.name.clone();
+                let high_priority = priority_of(container, amount, dialects)?;
+                requests.push(Self { container: name, role, index, amount, high_priority });
             }
         }
         let in_all = |request: &Self| matches!(request.amount, Amount::InAll { .. });
@@ -241,6 +245,29 @@ fn each(
         memory,
         percent: compute,
     }))
+}
+
+/// Returns whether the container's priority is high.
+fn priority_of(
+    container: &Container,
+    amount: Amount,
+    dialects: Dialects,
+) -> Result<Option<bool>, Refusal> {
+    let number = if dialects.hami { number_of(container, HAMI_PRIORITY)? } else { None };
+    match (number, amount) {
+        (None, _) => Ok(None),
+        (Some(_), Amount::InAll { .. }) => Err(Refusal::new(format!(
+            "container `{}` requests both {} and {HAMI_PRIORITY}; expected the variable \
+             ALIYUN_COM_GPU_HIGH_PRIO instead of the second",
+            container.name,
+            crate::names::MEMORY
+        ))),
+        (Some(number @ (0 | 1)), Amount::Each { .. }) => Ok(Some(number == 0)),
+        (Some(number), Amount::Each { .. }) => Err(Refusal::new(format!(
+            "{HAMI_PRIORITY} of container `{}` is `{number}`, expected 0 (high) or 1 (low)",
+            container.name
+        ))),
+    }
 }
 
 fn number_of(container: &Container, name: &str) -> Result<Option<u64>, Refusal> {

@@ -308,6 +308,8 @@ pub fn prioritize(
     let full: Vec<Option<u64>> =
         names.iter().map(|name| requesting_pod.fullness(cluster, name)).collect();
     let known: Vec<u64> = full.iter().copied().flatten().collect();
+    let own = requesting_pod.resource_request.as_ref().ok().and_then(Option::as_ref);
+    let placement = own.and_then(|request| request.rules.nodes).unwrap_or(placement);
     let mut scores = placement::scores(&known, placement).into_iter();
     let score = |full: &Option<u64>| full.and_then(|_| scores.next()).unwrap_or(0);
     let mut scores: Vec<u64> = full.iter().map(score).collect();

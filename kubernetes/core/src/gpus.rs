@@ -24,6 +24,10 @@ pub struct Gpu {
     pub index: u32,
     /// UUID, if the device plugin has reported it.
     pub uuid: Option<String>,
+    /// Name of the product, if the device plugin has reported it.
+    pub product: Option<String>,
+    /// Where it is in the machine.
+    pub locality: Locality,
     /// Memory in units.
     pub units: u64,
     /// Unit of memory.
@@ -47,6 +51,8 @@ impl Gpu {
         Self {
             index,
             uuid: None,
+            product: None,
+            locality: Locality::default(),
             units,
             unit: Unit::Gib,
             mib: None,
@@ -102,6 +108,17 @@ pub struct Inventory {
     pub gpus: Vec<Entry>,
 }
 
+/// Where a GPU is in its machine, as far as the kernel knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Locality {
+    /// NUMA node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<u32>,
+    /// PCIe root, such as `pci0000:3a`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pcie_root: Option<String>,
+}
+
 /// A GPU in the inventory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
@@ -112,6 +129,12 @@ pub struct Entry {
     /// Whether new pods are placed on it.
     #[serde(default = "default_healthy")]
     pub healthy: bool,
+    /// Name of the product.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub product: Option<String>,
+    /// Where it is in the machine.
+    #[serde(flatten)]
+    pub locality: Locality,
 }
 
 /// What the containers of a pod hold of a GPU.
@@ -302,7 +325,8 @@ fn listed(text: &str) -> Result<Vec<Gpu>, Refusal> {
     let gpu = |(index, entry): (u32, Entry)| {
         let plain = Gpu::plain(index, unit.units_of(entry.mib));
         let healthy = entry.healthy && plain.healthy;
-        Gpu { uuid: Some(entry.uuid), unit, mib: Some(entry.mib), healthy, ..plain }
+        let Entry { uuid, mib, product, locality, .. } = entry;
+        Gpu { uuid: Some(uuid), unit, mib: Some(mib), healthy, product, locality, ..plain }
     };
     Ok((0..).zip(inventory.gpus).map(gpu).collect())
 }

@@ -44,6 +44,7 @@ pub mod refusal;
 pub mod reservation;
 pub mod resize;
 pub mod resource_request;
+pub mod rules;
 pub mod share;
 pub mod sizes;
 pub mod slice;

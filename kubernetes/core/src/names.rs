@@ -47,7 +47,10 @@ pub const COUNT: &str = "aliyun.com/gpu-count";
 /// Number of GPUs in HAMi's names; of these, the kubelet counts this one.
 pub const HAMI_GPUS: &str = "nvidia.com/gpu";
 
-/// All resources that are read.
+/// Priority of a container in HAMi's names: 0 is high, 1 low. It requests nothing.
+pub const HAMI_PRIORITY: &str = "nvidia.com/priority";
+
+/// All resources that containers request.
 pub const RESOURCES: [Resource; 6] = [
     Resource { name: MEMORY, dialect: Dialect::Aliyun, meaning: Meaning::Units },
     Resource { name: CORE, dialect: Dialect::Aliyun, meaning: Meaning::Percent },
@@ -158,6 +161,8 @@ pub mod variable {
     pub const WEIGHT: &str = "ALIYUN_COM_GPU_SCHD_WEIGHT";
     /// `true`: no limit.
     pub const DISABLE: &str = "CGPU_DISABLE";
+    /// `1`: high priority.
+    pub const HIGH_PRIORITY: &str = "ALIYUN_COM_GPU_HIGH_PRIO";
     /// Slice that the kubelet counted, for a container that is not bound yet.
     pub const SLICE: &str = "CGPU_SLICE";
 }

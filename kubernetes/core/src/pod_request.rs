@@ -5,10 +5,12 @@ use std::sync::Arc;
 use crate::allocation::Allocation;
 use crate::container_request::ContainerRequest;
 use crate::eviction::Eviction;
+use crate::gpus::NodeGpus;
 use crate::names::{Dialects, GANGS, POD_LABELS};
 use crate::object::{Pod, Texts};
 use crate::refusal::Refusal;
 use crate::resource_request::ResourceRequest;
+use crate::rules::{self, PlacementRules};
 use crate::sizes::Sizes;
 
 /// What is kept of a pod that requests GPUs.
@@ -32,6 +34,8 @@ pub struct PodRequest {
     pub weights: Vec<u32>,
     /// Labels that concern GPUs.
     pub labels: Texts,
+    /// Annotations that say which nodes and GPUs it may have ([`crate::rules`]).
+    pub rules: Texts,
     /// GPUs that it was given.
     pub allocation: Result<Option<Allocation>, Refusal>,
     /// Priority.
@@ -60,6 +64,8 @@ impl PodRequest {
         let metadata = &pod.metadata;
         let named = |name: &String| Some(name).filter(|name| !name.is_empty()).cloned();
         let labels = metadata.labels.iter().filter(|(name, _)| name.starts_with(POD_LABELS));
+        let is_rule = |name: &str| dialects.hami && rules::ANNOTATIONS.contains(&name);
+        let rules = metadata.annotations.iter().filter(|(name, _)| is_rule(name));
         let sizes = Sizes::read(&metadata.annotations);
         Some(Self {
             namespace: metadata.namespace.clone(),
@@ -71,6 +77,7 @@ impl PodRequest {
             weights: weights(pod, requests.as_deref().unwrap_or_default(), sizes.as_ref().ok()),
             requests,
             labels: labels.map(|(name, text)| (name.clone(), text.clone())).collect(),
+            rules: rules.map(|(name, text)| (name.clone(), text.clone())).collect(),
             allocation: Allocation::read(&metadata.annotations),
             priority: pod.spec.priority,
             nominated: named(&pod.status.nominated_node_name),
@@ -102,9 +109,33 @@ impl PodRequest {
     /// Returns what it needs of each GPU.
     ///
     /// # Errors
-    /// The defect of its requests or labels.
+    /// The defect of its requests, labels or annotations.
     pub fn resource_request(&self) -> Result<ResourceRequest, Refusal> {
-        ResourceRequest::of(self.requests.as_ref().map_err(Clone::clone)?, &self.labels)
+        let requests = self.requests.as_ref().map_err(Clone::clone)?;
+        let rules = PlacementRules::of(&self.rules)?;
+        Ok(ResourceRequest { rules, ..ResourceRequest::of(requests, &self.labels)? })
+    }
+
+    /// Checks that the pod's annotations permit these GPUs of a node.
+    ///
+    /// # Errors
+    /// They do not, or they are invalid.
+    pub fn check_permitted(
+        &self,
+        node: &NodeGpus,
+        gpus: impl IntoIterator<Item = u32>,
+    ) -> Result<(), Refusal> {
+        let rules = PlacementRules::of(&self.rules)?;
+        let is_permitted = |gpu: &u32| node.gpu(*gpu).is_some_and(|gpu| rules.permit(gpu));
+        match gpus.into_iter().find(|gpu| !is_permitted(gpu)) {
+            Some(gpu) => Err(Refusal::new(format!(
+                "the annotations of {} do not permit GPU {gpu} of node `{}`, which was chosen for \
+                 it; correct them, or delete the pod",
+                self.title(),
+                node.name
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Returns `namespace/name`, for messages.

@@ -5,6 +5,7 @@
 use std::fmt::Write;
 
 use crate::gpus::{Gpu, NodeGpus};
+use crate::resource_request::ResourceRequest;
 use crate::share::Share;
 
 /// Why a node does not fit a pod.
@@ -40,25 +41,34 @@ pub(crate) struct GpuCandidate {
     /// Whether more of any resource is held than the GPU has.
     pub(crate) overfull: bool,
     pub(crate) healthy: bool,
+    /// Whether the pod may have it.
+    pub(crate) permitted: bool,
     /// Whether it would fit if no pod held any of it.
     pub(crate) large: bool,
 }
 
 impl GpuCandidate {
-    /// Returns a GPU of which this much is held and needed.
-    pub(crate) fn of(gpu: &Gpu, position: usize, held: Share, need: Share) -> Self {
+    /// Returns a GPU of which this much is held, for the largest part that is requested of a GPU.
+    pub(crate) fn of(gpu: &Gpu, position: usize, held: Share, request: &ResourceRequest) -> Self {
+        let need = request.of_gpu(0, gpu);
         Self {
             position,
             need,
             free: gpu.whole().without(held),
             overfull: !held.fits(gpu.whole()),
             healthy: gpu.takes_pods(),
+            permitted: request.rules.permit(gpu),
             large: need.fits(gpu.whole()),
         }
     }
 
     pub(crate) fn fits(&self) -> bool {
-        self.healthy && !self.overfull && self.need.fits(self.free)
+        self.is_possible() && !self.overfull && self.need.fits(self.free)
+    }
+
+    /// Whether the pod may have it, and it takes pods.
+    fn is_possible(&self) -> bool {
+        self.healthy && self.permitted
     }
 }
 
@@ -78,8 +88,15 @@ pub(crate) fn of(node: &NodeGpus, gpus: usize, candidates: &[GpuCandidate]) -> R
     if unhealthy > 0 {
         parts.push(format!("{unhealthy}/{all} GPUs: unhealthy"));
     }
-    let misfits: Vec<&GpuCandidate> =
-        candidates.iter().filter(|candidate| candidate.healthy && !candidate.fits()).collect();
+    let refused = |candidate: &&GpuCandidate| candidate.healthy && !candidate.permitted;
+    let refused = candidates.iter().filter(refused).count();
+    if refused > 0 {
+        parts.push(format!("{refused}/{all} GPUs: not permitted by the pod's annotations"));
+    }
+    let misfits: Vec<&GpuCandidate> = candidates
+        .iter()
+        .filter(|candidate| candidate.is_possible() && !candidate.fits())
+        .collect();
     let mut rest = misfits.as_slice().to_vec();
     let mut take = |lacks: &dyn Fn(&GpuCandidate) -> bool| -> Vec<&GpuCandidate> {
         let (taken, left) = rest.iter().partition(|candidate| lacks(candidate));
@@ -106,7 +123,7 @@ pub(crate) fn of(node: &NodeGpus, gpus: usize, candidates: &[GpuCandidate]) -> R
         let (count, free, requested) = most(&short, |share| share.units);
         let sum = candidates
             .iter()
-            .filter(|candidate| candidate.healthy)
+            .filter(|candidate| candidate.is_possible())
             .fold(0_u64, |sum, candidate| sum.saturating_add(candidate.free.units));
         let apart = if sum >= requested && gpus == 1 {
             format!(", {sum} on all GPUs together")
@@ -130,7 +147,6 @@ pub(crate) fn of(node: &NodeGpus, gpus: usize, candidates: &[GpuCandidate]) -> R
         parts.push(format!("{}/{all} GPUs: over-full", rest.len()));
     }
     text.push_str(&parts.join("; "));
-    let resolvable =
-        candidates.iter().filter(|candidate| candidate.healthy && candidate.large).count() >= gpus;
+    let resolvable = candidates.iter().filter(|it| it.is_possible() && it.large).count() >= gpus;
     Reason { text, resolvable }
 }

@@ -5,6 +5,7 @@ use crate::gpus::{Gpu, NodeGpus};
 use crate::names::{COUNT, POD_LABELS};
 use crate::object::Texts;
 use crate::refusal::{Refusal, quoted};
+use crate::rules::PlacementRules;
 use crate::share::{Role, Share, most};
 
 /// Maximum number of GPUs of a container: a region has entries for so many.
@@ -40,6 +41,8 @@ pub struct ResourceRequest {
     pub gpus: usize,
     /// Needs of the containers, in the order in which they run.
     pub needs: Vec<Need>,
+    /// Which nodes and GPUs it may have, and which come first.
+    pub rules: PlacementRules,
     /// Labels that were ignored, as messages.
     pub notes: Vec<String>,
 }
@@ -83,7 +86,7 @@ impl ResourceRequest {
                  number of GPUs"
             ));
         }
-        Ok(Self { gpus, needs, notes })
+        Ok(Self { gpus, needs, rules: PlacementRules::default(), notes })
     }
 
     /// Returns the most that the pod holds of `gpu` at any time, if that is its GPU at `position`,
@@ -158,6 +161,7 @@ mod tests {
             role,
             index,
             amount: Amount::InAll { units, percent },
+            high_priority: None,
         }
     }
 
@@ -245,6 +249,7 @@ mod tests {
             role: Role::Container,
             index,
             amount: Amount::Each { gpus, memory: Memory::Units(3), percent: 0 },
+            high_priority: None,
         };
         let request = ResourceRequest::of(&[each(0, 2), each(1, 1)], &label("9")).unwrap();
         let gpu = Gpu::plain(0, 14);

@@ -38,7 +38,8 @@ pub fn of(
         )));
     }
     // The whole pod is checked, so that no container starts in a pod in which another cannot.
-    allocation.shares(requests, node, &Sizes::default())?;
+    let shares = allocation.shares(requests, node, &Sizes::default())?;
+    pod.check_permitted(node, shares.iter().map(|(gpu, _)| *gpu))?;
     let own = allocation.of_container(request, node)?;
     let gpus: Vec<(&Gpu, u64)> =
         own.iter().filter_map(|(index, units)| Some((node.gpu(*index)?, *units))).collect();
@@ -90,6 +91,9 @@ pub fn of(
     };
     if percent > 0 {
         variables.push((variable::PERCENT, percent.to_string()));
+    }
+    if let Some(high) = request.high_priority {
+        variables.push((variable::HIGH_PRIORITY, u8::from(high).to_string()));
     }
     if !node.isolated {
         variables.push((variable::DISABLE, "true".to_owned()));

@@ -253,9 +253,9 @@ impl Found {
 struct Search<'a> {
     pods: &'a Pods<'a>,
     node: &'a NodeGpus,
-    /// What the pod needs of each of these GPUs.
-    targets: Vec<(usize, Share)>,
-    gpus: usize,
+    request: &'a ResourceRequest,
+    /// Positions of the GPUs that it may have.
+    targets: Vec<usize>,
     steps: usize,
     best: Option<Found>,
 }
@@ -274,13 +274,13 @@ impl<'a> Search<'a> {
     fn new(
         pods: &'a Pods<'a>,
         node: &'a NodeGpus,
-        request: &ResourceRequest,
+        request: &'a ResourceRequest,
         targets: &[usize],
         runs: usize,
     ) -> Self {
-        let targets =
-            targets.iter().map(|gpu| (*gpu, request.of_gpu(0, &node.gpus[*gpu]))).collect();
-        Self { pods, node, targets, gpus: request.gpus, steps: MAX_STEPS / runs, best: None }
+        let is_permitted = |gpu: &&usize| request.rules.permit(&node.gpus[**gpu]);
+        let targets = targets.iter().filter(is_permitted).copied().collect();
+        Self { pods, node, request, targets, steps: MAX_STEPS / runs, best: None }
     }
 
     fn run(mut self) -> Option<Found> {
@@ -299,10 +299,10 @@ impl<'a> Search<'a> {
 
     /// Returns whether as many GPUs fit as the pod requests.
     fn fits(&self, held: &[Share]) -> bool {
-        let fits = |(gpu, need): &&(usize, Share)| {
-            GpuCandidate::of(&self.node.gpus[*gpu], *gpu, held[*gpu], *need).fits()
+        let fits = |gpu: &&usize| {
+            GpuCandidate::of(&self.node.gpus[**gpu], **gpu, held[**gpu], self.request).fits()
         };
-        self.targets.iter().filter(fits).count() >= self.gpus
+        self.targets.iter().filter(fits).count() >= self.request.gpus
     }
 
     fn decide(&mut self, state: State) {
@@ -326,7 +326,7 @@ impl<'a> Search<'a> {
         } else {
             self.keep(state.clone(), candidate);
             // Another pod is evicted for its part of a GPU.
-            if candidate.parts.iter().any(|(gpu, _)| self.targets.iter().any(|it| it.0 == *gpu)) {
+            if candidate.parts.iter().any(|(gpu, _)| self.targets.contains(gpu)) {
                 self.evict(state, candidate);
             }
         }

@@ -249,8 +249,7 @@ impl Binder {
     /// Binds a claimed pod, as long as its claim is unchanged.
     async fn bind_claimed(&self, binding: &Binding, mut pod: Pod) -> Result<(), BindError> {
         let dialects = self.cache.read().dialects();
-        let claim =
-            |pod: &Pod| PodRequest::of(pod, dialects).map(|pod_request| pod_request.allocation);
+        let claim = |pod: &Pod| PodRequest::of(pod, dialects).map(|it| (it.allocation, it.rules));
         let claimed = claim(&pod);
         let mut failure = Failure::Conflict(String::new());
         for _ in 0..MAX_ATTEMPTS {

@@ -7,5 +7,6 @@ pub mod containers;
 pub mod gpus;
 pub mod health;
 pub mod monitor;
+pub mod pci;
 pub mod program;
 pub mod socket;

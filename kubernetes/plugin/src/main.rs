@@ -19,6 +19,7 @@
 mod binding;
 mod cdi;
 mod claims;
+mod details;
 mod endpoint;
 mod held;
 mod kubelet;
@@ -28,6 +29,7 @@ mod pods;
 mod resizer;
 mod resource;
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +46,7 @@ use tracing::warn;
 
 use crate::binding::Binding;
 use crate::cdi::Cdi;
+use crate::details::DetailsReader;
 use crate::endpoint::Endpoint;
 use crate::options::Options;
 use crate::pods::Pods;
@@ -102,7 +105,9 @@ async fn run(options: Options) -> Result<()> {
     let held = watch::Sender::new(None);
     tokio::spawn({
         let (api, node, held) = (api.clone(), node.clone(), held.subscribe());
-        async move { node::synchronize(&api, unit, gpus, held, node, &sender).await }
+        let (root, pci_devices) = (options.root.clone(), options.pci_devices.clone());
+        let details = DetailsReader { root, pci_devices, known: BTreeMap::new() };
+        async move { node::synchronize(&api, unit, details, gpus, held, node, &sender).await }
     });
     let resizer = Resizer {
         api: api.clone(),

@@ -18,11 +18,15 @@ use serde_json::json;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use crate::details::{Details, DetailsReader};
+
 /// The node's GPUs as its labels configure them, or none while they are unknown.
 pub(crate) type ObservedNode = Option<Arc<NodeGpus>>;
 
 /// Delay before a failed write is repeated.
 const RETRY_BACKOFF: Duration = Duration::from_secs(5);
+/// Delay before details of GPUs that no source has told are read again.
+const DETAILS_BACKOFF: Duration = Duration::from_secs(30);
 
 /// The latest state of our node.
 pub(crate) struct OwnNode(pub(crate) watch::Sender<Option<Node>>);
@@ -77,9 +81,11 @@ pub(crate) fn with_inventory(node: &Node, inventory: &Inventory) -> NodeGpus {
     NodeGpus::of(&node)
 }
 
-fn entry(gpu: &NodeGpu) -> Entry {
+fn entry(gpu: &NodeGpu, details: Details) -> Entry {
     let NodeGpu { device, is_healthy } = gpu;
-    Entry { uuid: device.name(), mib: device.total.0 >> 20, healthy: *is_healthy }
+    let Details { product, locality } = details;
+    let (uuid, mib) = (device.name(), device.total.0 >> 20);
+    Entry { uuid, mib, healthy: *is_healthy, product, locality }
 }
 
 fn written(inventory: &Inventory) -> String {
@@ -91,6 +97,7 @@ fn written(inventory: &Inventory) -> String {
 pub(crate) async fn synchronize(
     api: &Api,
     unit: Unit,
+    mut details: DetailsReader,
     mut gpus: watch::Receiver<Gpus>,
     mut held: watch::Receiver<Option<Held>>,
     mut node: watch::Receiver<Option<Node>>,
@@ -102,7 +109,15 @@ pub(crate) async fn synchronize(
         let holds = held.borrow_and_update().clone();
         let mut delay = None;
         if let (Some(known), Some(gpus)) = (known, found) {
+            let read = tokio::task::spawn_blocking(move || {
+                details.read(&gpus);
+                (details, gpus)
+            });
+            let Ok((same, gpus)) = read.await else { return };
+            details = same;
+            let entry = |gpu: &NodeGpu| entry(gpu, details.of(&gpu.device.name(), &known));
             let inventory = Inventory { unit, gpus: gpus.iter().map(entry).collect() };
+            delay = (!details.are_known(&gpus)).then_some(DETAILS_BACKOFF);
             let now = with_inventory(&known, &inventory);
             now.notes.iter().for_each(|note| warn!("{note}"));
             sender.send_if_modified(|previous| {

@@ -40,6 +40,9 @@ pub(crate) struct Options {
     /// like the kubelet's state
     #[arg(long, value_name = "DIR", default_value = "/etc/cdi")]
     pub(crate) cdi_dir: PathBuf,
+    /// The kernel's folder of PCI devices, which has NUMA node and PCIe root of each GPU
+    #[arg(long, value_name = "DIR", default_value = cgpu_kubernetes_node::pci::DEVICES)]
+    pub(crate) pci_devices: PathBuf,
     /// Create no CDI devices: for engines that cannot resolve them
     #[arg(long)]
     pub(crate) no_cdi: bool,

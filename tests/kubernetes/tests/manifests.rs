@@ -223,6 +223,9 @@ fn check_scheduler(configuration: &Value, hami: bool) {
         (&json!(true), &json!(false))
     );
     assert_eq!(reported["enableHTTPS"], json!(url.starts_with("https:")));
+    // Two steps of the extender's score, each of ten points times its weight, outweigh the 1300
+    // points of all plugins of the scheduler.
+    assert_eq!(reported["weight"], 100);
     let managed: BTreeMap<&str, bool> = reported["managedResources"]
         .as_array()
         .expect("resources")
@@ -230,8 +233,13 @@ fn check_scheduler(configuration: &Value, hami: bool) {
         .map(|it| (it["name"].as_str().expect("a name"), it["ignoredByScheduler"] == true))
         .collect();
     let dialects = Dialects { hami };
-    let ours: Vec<&str> =
-        RESOURCES.iter().filter(|it| dialects.includes(it.dialect)).map(|it| it.name).collect();
+    let priority = hami.then_some(names::HAMI_PRIORITY);
+    let ours: Vec<&str> = RESOURCES
+        .iter()
+        .filter(|it| dialects.includes(it.dialect))
+        .map(|it| it.name)
+        .chain(priority)
+        .collect();
     assert_eq!(managed.len(), ours.len(), "{managed:?}");
     for name in ours {
         // The scheduler also counts what the kubelet counts; the rest is on no node.
@@ -466,6 +474,32 @@ fn metrics_are_collected_from_what_the_chart_installs() {
 }
 
 /// The secrets that the scheduler and the extender mount, as rendered with these settings.
+/// The scheduler's own plugin prefers full or empty nodes as the extender does.
+#[test]
+fn scheduler_scores_nodes_as_the_extender_does() {
+    let strategy = |objects: &[Value]| {
+        let profiles = configuration(objects)["profiles"].clone();
+        assert_eq!(profiles.as_array().map(Vec::len), Some(1), "{profiles}");
+        let plugin = &profiles[0]["pluginConfig"][0];
+        assert_eq!(plugin["name"], "NodeResourcesFit", "{profiles}");
+        plugin["args"]["scoringStrategy"]["type"].clone()
+    };
+    assert_eq!(strategy(&documents(&rendered("manifests/cgpu.yaml"))), "MostAllocated");
+    let Some(helm) = helm() else {
+        return skip("scheduler_scores_nodes_as_the_extender_does", "helm", "no helm: no `spread`");
+    };
+    let spread = ["extender.placement=spread"];
+    for version in ["1.23.0", "1.36.0"] {
+        let objects = documents(&render(&helm, version, &spread));
+        assert_eq!(strategy(&objects), "LeastAllocated", "{version}");
+        let (_, extender) = containers(&objects)
+            .into_iter()
+            .find(|(name, _)| name == "cgpu-scheduler-extender")
+            .expect("the extender");
+        assert!(texts(&extender["args"]).contains(&"--node-placement=spread".to_owned()));
+    }
+}
+
 fn tls_secrets(objects: &[Value]) -> [Option<String>; 2] {
     ["cgpu-scheduler", "cgpu-scheduler-extender"].map(|name| {
         let pod = &find(objects, "Deployment", name)["spec"]["template"]["spec"];

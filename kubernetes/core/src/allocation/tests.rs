@@ -24,6 +24,7 @@ fn request(index: usize, units: u64) -> ContainerRequest {
         role: Role::Container,
         index,
         amount: Amount::InAll { units, percent: 0 },
+        high_priority: None,
     }
 }
 
@@ -132,6 +133,7 @@ fn amount_of_each_gpu_must_equal_the_request() {
         role: Role::Container,
         index: 0,
         amount: Amount::Each { gpus, memory, percent: 30 },
+        high_priority: None,
     };
     let two = [(SPLIT, r#"{"0":{"0":7,"1":7}}"#)];
     assert_eq!(shares(&two, &[each(2, Memory::Percent(50))], &[14, 14]), Ok(vec![(0, 7), (1, 7)]));

@@ -93,6 +93,14 @@ fn invalid_amounts_are_refused() {
              of GPUs as well: request `nvidia.com/gpu: 1`",
         ),
         (
+            &[("nvidia.com/gpu", "1"), ("nvidia.com/priority", "2")],
+            "nvidia.com/priority of container `c` is `2`, expected 0 (high) or 1 (low)",
+        ),
+        (
+            &[("aliyun.com/gpu-mem", "1"), ("nvidia.com/priority", "0")],
+            "requests both aliyun.com/gpu-mem and nvidia.com/priority",
+        ),
+        (
             &[("nvidia.com/gpucores", "101"), ("nvidia.com/gpu", "1")],
             "nvidia.com/gpucores of container `c` is `101`, expected at most 100",
         ),

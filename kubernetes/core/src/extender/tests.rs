@@ -1,5 +1,5 @@
 use super::*;
-use crate::fixture::{node, plain_node, pod, sharing};
+use crate::fixture::{node, plain_node, pod, sharing, texts};
 use crate::names::Dialects;
 use crate::object::Node;
 use serde_json::json;
@@ -13,8 +13,7 @@ fn cluster(nodes: &[Node], pods: &[Pod]) -> Cluster {
 fn on(name: &str, units: u64, node: &str, gpu: u32) -> Pod {
     let mut pod = sharing(name, units);
     pod.spec.node_name = node.into();
-    pod.metadata.annotations =
-        crate::fixture::texts(&[("ALIYUN_COM_GPU_MEM_IDX", &gpu.to_string())]);
+    pod.metadata.annotations = texts(&[("ALIYUN_COM_GPU_MEM_IDX", &gpu.to_string())]);
     pod
 }
 
@@ -125,6 +124,35 @@ fn prioritize_ranks_by_fullness() {
         )
     );
     assert_eq!(prioritize(&cluster, &candidates, Placement::Spread, &HashMap::new())[0].score, 10);
+}
+
+fn candidates_of(pod: Pod, names: &[&str]) -> Candidates {
+    let names = names.iter().map(|name| (*name).to_owned()).collect();
+    Candidates { pod: Some(pod), nodes: None, node_names: Some(names) }
+}
+
+#[test]
+fn annotation_of_a_pod_decides_which_node_comes_first() {
+    let nodes = [node("n1", "GiB", &[15109]), node("n2", "GiB", &[15109])];
+    let mut cluster = Cluster::new(Dialects { hami: true });
+    cluster.replace(&nodes, &[on("a", 10, "n2", 0)]);
+    let best = |policy: &str, placement| {
+        let mut pod = sharing("p", 2);
+        pod.metadata.annotations = texts(&[("hami.io/node-scheduler-policy", policy)]);
+        let ranked =
+            prioritize(&cluster, &candidates_of(pod, &["n1", "n2"]), placement, &HashMap::new());
+        ranked.into_iter().max_by_key(|it| it.score).unwrap().host
+    };
+    assert_eq!(best("spread", Placement::Binpack), "n1");
+    assert_eq!(best("binpack", Placement::Spread), "n2");
+    let mut pod = sharing("p", 2);
+    pod.metadata.annotations = texts(&[("hami.io/node-scheduler-policy", "full")]);
+    let answer = filter(&cluster, &candidates_of(pod, &["n1"]));
+    assert_eq!(
+        answer.failed_and_unresolvable_nodes["n1"],
+        "node(s) with no GPUs for the pod (the annotation hami.io/node-scheduler-policy is \
+         `full`, expected `binpack` or `spread`)"
+    );
 }
 
 #[test]

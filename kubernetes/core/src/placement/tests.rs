@@ -11,6 +11,7 @@ use crate::names::{Dialects, annotation};
 use crate::object::Pod;
 use crate::pod_request::PodRequest;
 use crate::resource_request::Need;
+use crate::rules::PlacementRules;
 use crate::share::{Role, Share};
 
 fn gpus(sizes: &[u64]) -> NodeGpus {
@@ -30,7 +31,7 @@ fn accounting(node: &NodeGpus, held: &[u64]) -> NodeAccounting {
 fn request(units: u64, gpus: usize) -> ResourceRequest {
     let need =
         Need { index: 0, role: Role::Container, gpus, memory: Memory::Units(units), percent: 0 };
-    ResourceRequest { gpus, needs: vec![need], notes: vec![] }
+    ResourceRequest { gpus, needs: vec![need], rules: PlacementRules::default(), notes: vec![] }
 }
 
 fn refused(sizes: &[u64], held: &[u64], units: u64, number: usize) -> (String, bool) {
@@ -226,8 +227,14 @@ proptest! {
         sizes in prop::collection::vec(1_u64..20, 1..5),
         wanted in prop::collection::vec((1_u64..12, 1_usize..4), 1..12),
         spread in any::<bool>(),
+        places in prop::collection::vec((-1..2, -1..3), 5),
+        banned in any::<[bool; 5]>(),
     ) {
         let mut node = gpus(&sizes);
+        // Where GPUs are does not decide whether a pod fits; which ones it may have does.
+        locate(&mut node, &places);
+        let banned: Vec<usize> = (0..sizes.len()).filter(|gpu| banned[*gpu]).collect();
+        let list: Vec<String> = banned.iter().map(|gpu| format!("GPU-n-{gpu}")).collect();
         if spread {
             node.placement = Placement::Spread;
         }
@@ -235,16 +242,24 @@ proptest! {
         for (number, (units, count)) in wanted.iter().enumerate() {
             let mut pod = sharing(&format!("p{number}"), units * *count as u64);
             pod.metadata.labels = texts(&[("aliyun.com/gpu-count", &count.to_string())]);
+            let is_picky = number % 2 == 0 && !banned.is_empty();
+            if is_picky {
+                let rule = ("nvidia.com/nouse-gpuuuid", list.join(","));
+                pod.metadata.annotations = texts(&[(rule.0, &rule.1)]);
+            }
             let accounting = NodeAccounting::of(&node, &pods);
             let has_room =
                 |position: &usize| accounting.free(&node, *position).units >= *units;
-            let room = (0..sizes.len()).filter(has_room).count();
-            let waiting = PodRequest::of(&pod, Dialects::default()).unwrap();
+            let may_have = |position: &usize| !is_picky || !banned.contains(position);
+            let room = (0..sizes.len()).filter(has_room).filter(may_have).count();
+            let waiting = PodRequest::of(&pod, Dialects { hami: true }).unwrap();
             match claim::claim(&waiting, &node, &accounting, 1) {
                 Ok(claim) => {
                     prop_assert!(room >= *count);
                     claim.apply(&mut pod);
-                    pods.push(Arc::new(PodRequest::of(&pod, Dialects::default()).unwrap()));
+                    let pod = Arc::new(PodRequest::of(&pod, Dialects { hami: true }).unwrap());
+                    pods.push(Arc::clone(&pod));
+                    prop_assert_eq!(claim::confirm(&pod.uid, &node, &pods), Ok(()));
                 }
                 Err(_) => prop_assert!(room < *count),
             }
@@ -271,6 +286,76 @@ fn binpack_is_close_to_optimal_on_average() {
         best += fewest(&sizes, 14);
     }
     assert!(used * 100 <= best * 108, "{used} GPUs, {best} would do");
+}
+
+/// A NUMA node and a PCIe root for each GPU of a node; negative: not known.
+fn locate(node: &mut NodeGpus, places: &[(i32, i32)]) {
+    for (gpu, (numa, root)) in node.gpus.iter_mut().zip(places) {
+        gpu.locality.numa_node = u32::try_from(*numa).ok();
+        gpu.locality.pcie_root = (*root >= 0).then(|| format!("pci0000:{root:02x}"));
+    }
+}
+
+#[test]
+fn pod_of_several_gpus_gets_those_that_are_close_together() {
+    for (places, held, gpus, expected) in [
+        // Without topology, the fullest ones.
+        (&[(-1, -1); 4][..], &[0, 4, 0, 4][..], 2, &[1, 3][..]),
+        // One PCIe root, then one NUMA node.
+        (&[(0, 1), (0, 2), (1, 3), (1, 3)], &[4, 4, 0, 0], 2, &[2, 3]),
+        (&[(0, 1), (1, 2), (0, 3), (1, 4)], &[4, 3, 0, 0], 2, &[0, 2]),
+        // Of several roots, that of the fullest GPUs.
+        (&[(0, 1), (0, 1), (0, 2), (0, 2)], &[0, 4, 2, 3], 2, &[2, 3]),
+        // A root without room is none.
+        (&[(0, 1), (0, 1), (1, 2), (1, 3)], &[14, 0, 0, 0], 2, &[2, 3]),
+        // More than a NUMA node has.
+        (&[(0, 1), (0, 1), (1, 2), (1, 2)], &[0, 0, 14, 0], 3, &[0, 1, 3]),
+        // The kernel knows no NUMA node.
+        (&[(-1, 1), (-1, 2), (-1, 1), (-1, 2)], &[0, 1, 0, 1], 2, &[1, 3]),
+        (&[(0, 1), (-1, 1), (0, 1), (-1, -1)], &[0, 4, 0, 4], 2, &[0, 2]),
+        // A pod of one GPU does not look at it.
+        (&[(0, 1), (0, 1), (1, 2), (1, 2)], &[0, 0, 4, 0], 1, &[2]),
+    ] {
+        let mut node = gpus_of(4);
+        locate(&mut node, places);
+        let chosen = choose(&node, &accounting(&node, held), &request(1, gpus));
+        assert_eq!(chosen, Ok(expected.to_vec()), "{places:?} {held:?}");
+    }
+}
+
+fn gpus_of(count: usize) -> NodeGpus {
+    gpus(&vec![14; count])
+}
+
+#[test]
+fn annotations_of_a_pod_choose_its_gpus() {
+    let mut node = NodeGpus::of(&node("n", "GiB", &[15109; 4]));
+    node.gpus.iter_mut().for_each(|gpu| gpu.product = Some("Tesla T4".to_owned()));
+    node.gpus[3].product = Some("NVIDIA A100-SXM4-40GB".to_owned());
+    let accounting = accounting(&node, &[4, 8, 0, 0]);
+    let chosen = |annotations: &[(&str, &str)], hami: bool| {
+        let mut pod = sharing("p", 2);
+        pod.metadata.annotations = texts(annotations);
+        let request = PodRequest::of(&pod, Dialects { hami }).unwrap().resource_request();
+        choose(&node, &accounting, &request.unwrap()).map_err(|reason| reason.text)
+    };
+    let [uuid, no_uuid, kind, policy] = [
+        "nvidia.com/use-gpuuuid",
+        "nvidia.com/nouse-gpuuuid",
+        "nvidia.com/use-gputype",
+        "hami.io/gpu-scheduler-policy",
+    ];
+    assert_eq!(chosen(&[], true), Ok(vec![1]));
+    assert_eq!(chosen(&[(policy, "spread")], true), Ok(vec![2]));
+    assert_eq!(chosen(&[(uuid, "GPU-n-3,GPU-n-0")], true), Ok(vec![0]));
+    assert_eq!(chosen(&[(no_uuid, "GPU-n-1")], true), Ok(vec![0]));
+    assert_eq!(chosen(&[(kind, "a100")], true), Ok(vec![3]));
+    assert_eq!(
+        chosen(&[(kind, "H100")], true),
+        Err("4/4 GPUs: not permitted by the pod's annotations".to_owned())
+    );
+    // Only where HAMi's names are read.
+    assert_eq!(chosen(&[(uuid, "x"), (kind, "H100")], false), Ok(vec![1]));
 }
 
 #[test]

@@ -138,3 +138,35 @@ fn amount_is_never_0() {
          least 1 for each GPU"
     );
 }
+
+#[test]
+fn priority_of_hami_is_high_priority() {
+    let of = |priority: &str| {
+        let limits = [("nvidia.com/gpu", "1"), ("nvidia.com/gpumem", "3000")];
+        let mut limits = limits.to_vec();
+        limits.extend((!priority.is_empty()).then_some(("nvidia.com/priority", priority)));
+        environment(&pod("p", &limits), &node("n", "GiB", &[15109]))
+    };
+    assert!(of("0").ends_with("ALIYUN_COM_GPU_HIGH_PRIO=1\n"), "{}", of("0"));
+    assert!(of("1").ends_with("ALIYUN_COM_GPU_HIGH_PRIO=0\n"), "{}", of("1"));
+    assert!(!of("").contains("HIGH_PRIO"), "{}", of(""));
+}
+
+#[test]
+fn gpu_that_the_annotations_exclude_is_not_given() {
+    let node = NodeGpus::of(&node("n", "GiB", &[15109, 15109]));
+    let mut pod = sharing("p", 2);
+    let request = |pod: &Pod| PodRequest::of(pod, Dialects { hami: true }).unwrap();
+    let claim = claim::claim(&request(&pod), &node, &NodeAccounting::of(&node, []), 1).unwrap();
+    claim.apply(&mut pod);
+    assert!(super::of(&request(&pod), "main", &node).is_ok());
+    // It was edited after the choice.
+    let name = "nvidia.com/nouse-gpuuuid".to_owned();
+    pod.metadata.annotations.insert(name, "GPU-n-0".to_owned());
+    let expected = "the annotations of test/p do not permit GPU 0 of node `n`";
+    let refusal = super::of(&request(&pod), "main", &node).unwrap_err().to_string();
+    assert!(refusal.starts_with(expected), "{refusal}");
+    let pods = [std::sync::Arc::new(request(&pod))];
+    let refusal = claim::confirm("uid-p", &node, &pods).unwrap_err().to_string();
+    assert!(refusal.starts_with(expected), "{refusal}");
+}

@@ -313,6 +313,16 @@ fn specs(most: usize) -> impl Strategy<Value = Vec<Spec>> {
     prop::collection::vec(one, 0..most)
 }
 
+#[test]
+fn victims_are_on_gpus_that_the_pod_may_have() {
+    let specs = [spec(0, 10, 1), spec(1, 10, 2)];
+    let mut case = Case::new(&[10, 10], &specs, request(4, 1, 1), 3);
+    assert_eq!(case.victims(), Some(vec![0]));
+    let rule = [("nvidia.com/use-gpuuuid".to_owned(), "GPU-n-1".to_owned())];
+    case.request.rules = crate::rules::PlacementRules::of(&rule.into()).unwrap();
+    assert_eq!(case.victims(), Some(vec![1]));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 

@@ -54,7 +54,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "KIND")]
     pub(crate) vendor_cdi_kind: Option<String>,
     /// Folder of the kernel's PCI devices, for the PCIe root and NUMA node of GPUs
-    #[arg(long, value_name = "DIR", default_value = "/sys/bus/pci/devices")]
+    #[arg(long, value_name = "DIR", default_value = cgpu_kubernetes_node::pci::DEVICES)]
     pub(crate) pci_devices: PathBuf,
     /// Path of cgpu-runtime on the host
     #[arg(long, value_name = "PROGRAM", default_value = "/usr/bin/cgpu-runtime")]

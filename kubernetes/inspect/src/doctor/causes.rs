@@ -19,11 +19,11 @@ cgpu_diagnosis::causes! {
     // The pod is pending.
     NotUnderstood, Pending, Wrong, "not_understood",
         "The pod's request is invalid, so no node can take it.",
-        "Correct its limits or its label aliyun.com/gpu-count, as the message says.";
+        "Correct its limits, its label aliyun.com/gpu-count or its annotations, as the message says.";
     NeverFits, Pending, Wrong, "never_fits",
         "No node could take the pod, even without other pods.",
         "Request less of each GPU, divide the request over several (label aliyun.com/gpu-count), \
-         or add a node with larger GPUs.";
+         correct the annotations if they permit no GPU, or add a node with larger GPUs.";
     NoRoom, Pending, Wrong, "no_room",
         "No node has enough free for the pod.",
         "Wait until other pods end, request less, divide the request over several GPUs (label \

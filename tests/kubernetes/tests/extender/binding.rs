@@ -271,3 +271,31 @@ fn bound_pod_is_bound_once() {
     assert!(fixture.server.remove(&Key::pod("test", "a")));
     fixture.wait_for_units(&extender, "n1", 0);
 }
+
+/// HAMi's annotations restrict the GPUs of a pod, and one says which GPU comes first.
+#[test]
+fn annotations_of_hami_choose_the_gpu() {
+    let mut two = node("n1", &[15109, 15109]);
+    two["metadata"]["annotations"]["cgpu.dev/gpus"] = json!(
+        json!({"unit": "GiB", "gpus": [
+            {"uuid": "GPU-a", "mib": 15109, "product": "Tesla T4"},
+            {"uuid": "GPU-b", "mib": 15109, "product": "NVIDIA A10"},
+        ]})
+        .to_string()
+    );
+    let fixture = Fixture::with(&[two]);
+    let extender = Extender::start(&fixture.server, fixture.folder(), &["--hami"]);
+    for (name, annotations, gpu) in [
+        ("plain", json!({}), "0"),
+        ("type", json!({"nvidia.com/use-gputype": "a10"}), "1"),
+        ("uuid", json!({"nvidia.com/use-gpuuuid": "GPU-b"}), "1"),
+        ("spread", json!({"hami.io/gpu-scheduler-policy": "spread"}), "0"),
+    ] {
+        let mut pending = pod("test", name, 2);
+        pending["metadata"]["annotations"] = annotations;
+        let pending = fixture.pod(pending);
+        until_holds(&format!("{name} is bound"), || extender.bind(&pending, "n1").status == 200);
+        let annotations = &fixture.now(&pending)["metadata"]["annotations"];
+        assert_eq!(annotations["ALIYUN_COM_GPU_MEM_IDX"], gpu, "{name}");
+    }
+}

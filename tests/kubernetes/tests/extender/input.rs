@@ -141,6 +141,24 @@ fn impossible_request_reserves_nothing_and_has_an_event() {
         assert_eq!(fixture.claim(&pending), [""; 0], "{name}");
         assert_eq!(fixture.node_of(&pending), None, "{name}");
     }
+    for (name, annotation, text, reason, words) in [
+        ("uuid", "nvidia.com/use-gpuuuid", "0", "GpuRequestRefused", "expected UUIDs such as"),
+        ("mutex", "hami.io/gpu-scheduler-policy", "mutex", "GpuRequestRefused", "is `mutex`"),
+        ("none", "nvidia.com/nouse-gpuuuid", "GPU-n1-0,GPU-n1-1", "GpuNotBound", "not permitted"),
+    ] {
+        let mut pending = labelled(name, &json!({MEMORY: "2"}), &none);
+        pending["metadata"]["annotations"] = json!({annotation: text});
+        let pending = fixture.pod(pending);
+        let filtered = extender.filter(&pending, &["n1"]);
+        let why = filtered["FailedAndUnresolvableNodes"]["n1"].as_str().unwrap_or_default();
+        assert!(why.contains(words), "{filtered}");
+        let event = until(&format!("{name}: an event {reason}"), || {
+            assert_eq!(extender.bind(&pending, "n1").status, 500, "{name}");
+            fixture.event_so_far(&pending, reason)
+        });
+        assert!(event.contains(words), "{name}: {event}");
+        assert_eq!(fixture.claim(&pending), [""; 0], "{name}");
+    }
     let gone = fixture.pod(pod("test", "gone", 2));
     until_holds("the refusal of a node that is gone", || {
         let reply = extender.bind(&gone, "n9");

@@ -194,3 +194,41 @@ fn pods_of_a_gang_get_different_gpus_at_the_first_attempt() {
     cluster.plane.apply(&self::pod("default", "f", 9));
     nodes(&["f"]);
 }
+
+/// The scheduler's plugins prefer n1: the pod's affinity, a taint of n2, free CPU, and the image.
+/// They decide between nodes that are equal to the extender, and not against its choice.
+#[test]
+fn choice_of_the_extender_outweighs_the_plugins_of_the_scheduler() {
+    let test = "choice_of_the_extender_outweighs_the_plugins_of_the_scheduler";
+    let Some(cluster) = Cluster::start_with(test, [&[], &[]]) else { return };
+    let mut preferred = node("n1", &[15109]);
+    preferred["status"]["images"] =
+        json!([{"names": ["docker.io/example/inference:1"], "sizeBytes": 1_000_000_000}]);
+    let mut other = node("n2", &[15109]);
+    other["spec"]["taints"] = json!([{"key": "old", "effect": "PreferNoSchedule"}]);
+    cluster.plane.add_node(&preferred);
+    cluster.plane.add_node(&other);
+    let place = |mut pod: Value| {
+        let name = pod["metadata"]["name"].as_str().expect("a name").to_owned();
+        let of_n1 = json!([{"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]}]);
+        pod["spec"]["affinity"] = json!({"nodeAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution":
+                [{"weight": 100, "preference": {"matchExpressions": of_n1}}],
+        }});
+        cluster.plane.apply(&pod);
+        until(&format!("{name} is bound"), || {
+            cluster.pod(&name)["spec"]["nodeName"].as_str().map(str::to_owned)
+        })
+    };
+    let on_n2 = |mut pod: Value| {
+        pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": "n2"});
+        assert_eq!(place(pod), "n2");
+    };
+    let mut busy = pod("default", "busy", 1);
+    let cpu = json!({"cpu": "6", "memory": "20Gi"});
+    busy["spec"]["containers"][0]["resources"] = json!({"limits": cpu, "requests": cpu});
+    on_n2(busy);
+    assert_eq!(place(pod("default", "equal", 2)), "n1");
+    on_n2(pod("default", "full", 7));
+    assert_eq!(place(pod("default", "chosen", 2)), "n2");
+}

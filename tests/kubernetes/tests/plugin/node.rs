@@ -1,5 +1,8 @@
 //! The node at the API server, and an API server that is down.
 
+use std::fs;
+use std::os::unix::fs::symlink;
+
 use cgpu_e2e::Fixture;
 use cgpu_kubernetes_tests::api_server::Key;
 use serde_json::{Value, json};
@@ -56,4 +59,30 @@ fn containers_start_while_the_api_server_is_down() {
     let other = host.pod("q", &[("main", &[(MEMORY, "2")])], &json!({"0": {"0": 2}}));
     host.create(&other, &host.admit(&other)[0]);
     host.wait_for_annotation("q", "ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
+}
+
+/// From NVML and the kernel's folder of PCI devices.
+#[test]
+fn products_and_places_of_gpus_are_on_the_node() {
+    let fixture = Fixture::new("T4:15109,A10:23028");
+    let host = Host::new(&fixture, "T4:15109,A10:23028");
+    let folder = fixture.path("sys");
+    let links = folder.join("pci");
+    fs::create_dir_all(&links).expect("a folder");
+    for (bus, numa) in [("07", "0"), ("08", "1")] {
+        let address = format!("0000:{bus}:00.0");
+        let device = folder.join(format!("devices/pci0000:{bus}")).join(&address);
+        fs::create_dir_all(&device).expect("a folder");
+        fs::write(device.join("numa_node"), numa).expect("a file");
+        symlink(&device, links.join(&address)).expect("a link");
+    }
+    let _plugin = host.plugin(&["--pci-devices", links.to_str().expect("a path")]);
+    let expected = [("Tesla T4", 0, "pci0000:07"), ("NVIDIA A10", 1, "pci0000:08")];
+    fixture.eventually("products and places", || {
+        let gpus = host.gpus();
+        let is_known = |(gpu, (product, numa, root)): (&Value, &(&str, i32, &str))| {
+            gpu["product"] == *product && gpu["numa_node"] == *numa && gpu["pcie_root"] == *root
+        };
+        (gpus.len() == 2 && gpus.iter().zip(&expected).all(is_known)).then_some(())
+    });
 }
