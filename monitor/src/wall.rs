@@ -44,8 +44,9 @@ pub struct Device {
     pub uuid: Uuid,
     /// The wall.
     pub wanted: Wanted,
-    /// Whether NVML lists memory of its processes.
-    pub has_memory: bool,
+    /// Whether its processes may have memory there already: the container was not registered before
+    /// its first process ran, or NVML lists some.
+    pub may_have_memory: bool,
 }
 
 /// Why a container has no wall on a device.
@@ -141,7 +142,7 @@ pub struct Present {
     pub hard: Bytes,
     /// What the driver charges its control groups together; none: it does not say.
     pub used: Option<Bytes>,
-    /// Whether the container had memory before.
+    /// Whether the container may have had memory before.
     pub is_late: bool,
     /// The number of its control groups. Each has the limit of all.
     pub groups: usize,

@@ -132,7 +132,9 @@ impl Host {
             Some(Device {
                 uuid: device.uuid,
                 wanted,
-                has_memory: memory.is_some_and(|memory| memory.bytes > Bytes::ZERO),
+                may_have_memory: !container.is_fresh
+                    || container.registrants.is_empty()
+                    || memory.is_some_and(|memory| memory.bytes > Bytes::ZERO),
             })
         });
         Some(Order {

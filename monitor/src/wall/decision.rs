@@ -73,7 +73,7 @@ pub struct Known {
     pub setting: Option<u64>,
     /// The last limit of another program.
     pub other: Option<u64>,
-    /// Whether the container had memory before its first limit.
+    /// Whether the container may have had memory before its first limit.
     pub is_late: bool,
     /// How often the limit was removed or raised, and set again.
     pub replaced: u32,

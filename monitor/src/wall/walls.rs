@@ -216,7 +216,7 @@ impl Walls {
             }
             return Ok(present(read, &known));
         };
-        known.is_late |= is_new && device.has_memory;
+        known.is_late |= is_new && device.may_have_memory;
         known.setting = to.hard.map(|hard| hard.0);
         // Before it is set, so that the next monitor knows it for our own.
         self.remember(name, at, device.uuid, &known);

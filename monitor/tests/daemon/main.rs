@@ -16,6 +16,7 @@ mod skip;
 mod slow_page;
 mod tree;
 mod upgrade;
+mod wall;
 
 use std::fs;
 use std::io::{Read, Write};

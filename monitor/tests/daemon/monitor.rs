@@ -23,6 +23,8 @@ pub(crate) struct Monitor {
     predecessor: Option<Pid>,
     root: PathBuf,
     config: PathBuf,
+    /// Variables of each monitor.
+    variables: Vec<(&'static str, PathBuf)>,
 }
 
 impl Monitor {
@@ -35,6 +37,19 @@ impl Monitor {
     pub(crate) fn start_with(root: &Path, more: &str) -> Self {
         let config = configure(root, more);
         Self::of(spawn(root, &config, &[], &[]), root, config)
+    }
+
+    /// Starts a monitor with these variables, as all that replace it have them.
+    pub(crate) fn start_in_environment(
+        root: &Path,
+        more: &str,
+        variables: Vec<(&'static str, PathBuf)>,
+    ) -> Self {
+        let config = configure(root, more);
+        let child = spawn(root, &config, &[], &variables);
+        let mut monitor = Self::of(child, root, config);
+        monitor.variables = variables;
+        monitor
     }
 
     /// Starts a monitor in a mount namespace of its own, by a script that ends with `exec "$@"`.
@@ -58,8 +73,9 @@ impl Monitor {
     }
 
     fn of(child: Child, root: &Path, config: PathBuf) -> Self {
-        let monitor =
-            Self { child, successor: None, predecessor: None, root: root.to_owned(), config };
+        let (successor, predecessor, variables) = (None, None, Vec::new());
+        let root = root.to_owned();
+        let monitor = Self { child, successor, predecessor, root, config, variables };
         monitor.wait();
         monitor
     }
@@ -82,7 +98,12 @@ impl Monitor {
     pub(crate) fn replace(&mut self) {
         kill_process(self.pid(), Signal::KILL).unwrap();
         self.child.wait().unwrap();
-        self.child = spawn(&self.root, &self.config, &[], &[]);
+        self.restart();
+    }
+
+    /// Starts a monitor in the place of one that was killed.
+    pub(crate) fn restart(&mut self) {
+        self.child = spawn(&self.root, &self.config, &[], &self.variables);
         self.wait();
     }
 
@@ -92,9 +113,11 @@ impl Monitor {
         self.end_upgrade();
     }
 
-    pub(crate) fn begin_upgrade(&mut self, variables: &[(&str, &Path)]) {
+    pub(crate) fn begin_upgrade(&mut self, variables: &[(&'static str, &Path)]) {
         self.predecessor = Some(self.pid());
-        self.successor = Some(spawn(&self.root, &self.config, &["--replace"], variables));
+        let more = variables.iter().map(|(name, value)| (*name, value.to_path_buf()));
+        let all: Vec<_> = self.variables.iter().cloned().chain(more).collect();
+        self.successor = Some(spawn(&self.root, &self.config, &["--replace"], &all));
     }
 
     pub(crate) fn end_upgrade(&mut self) {
@@ -167,8 +190,8 @@ fn configure(root: &Path, more: &str) -> PathBuf {
     let config = root.join("monitor.toml");
     let tree = if more.contains("tree =") { "" } else { "tree = \"none\"\n" };
     let metrics = if more.contains("metrics =") { "" } else { "metrics = \"off\"\n" };
-    std::fs::write(&config, format!("nvml = \"libno-such-nvml.so\"\n{tree}{metrics}{more}"))
-        .unwrap();
+    let nvml = if more.contains("nvml =") { "" } else { "nvml = \"libno-such-nvml.so\"\n" };
+    std::fs::write(&config, format!("{nvml}{tree}{metrics}{more}")).unwrap();
     config
 }
 
@@ -181,8 +204,8 @@ pub(crate) fn command(root: &Path, config: &Path) -> Command {
     command
 }
 
-fn spawn(root: &Path, config: &Path, more: &[&str], variables: &[(&str, &Path)]) -> Child {
-    command(root, config).args(more).envs(variables.iter().copied()).spawn().unwrap()
+fn spawn(root: &Path, config: &Path, more: &[&str], variables: &[(&str, PathBuf)]) -> Child {
+    command(root, config).args(more).envs(variables.iter().cloned()).spawn().unwrap()
 }
 
 impl Drop for Monitor {

@@ -121,7 +121,7 @@ impl Fixture {
             dir: self.root.path().join("containers").join(ID),
             registrants: Vec::new(),
             released: Vec::new(),
-            devices: vec![Device { uuid: GPU, wanted, has_memory: false }],
+            devices: vec![Device { uuid: GPU, wanted, may_have_memory: false }],
         }
     }
 
@@ -324,9 +324,9 @@ fn containers_of_one_directory_each_have_a_wall() {
 fn container_with_earlier_memory_is_late_and_stays_so_for_the_next_monitor() {
     let fixture = Fixture::new(true);
     let mut order = fixture.order(1000);
-    order.devices[0].has_memory = true;
+    order.devices[0].may_have_memory = true;
     assert!(set(&fixture.apply(&mut fixture.walls(), &order)).is_late);
-    order.devices[0].has_memory = false;
+    order.devices[0].may_have_memory = false;
     assert!(set(&fixture.apply(&mut fixture.walls(), &order)).is_late);
 }
 

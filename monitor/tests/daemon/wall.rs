@@ -1,0 +1,464 @@
+//! The driver's memory limits for containers' control groups: real groups (version 2), and a
+//! simulated driver with both of its back ends.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use cgpu_client::message::{Registered, Registration};
+use cgpu_client::process::{Process, groups_of};
+use cgpu_client::wall::{WallState, WallStatus};
+use cgpu_shm::paths;
+use cgpu_sim::gpu::GpuSpec;
+use cgpu_sim::settings::Figures;
+use cgpu_sim::timeline::{GroupLimit, Wall};
+use cgpu_sim::{Bytes, Machine, Settings};
+use cgpu_test_groups::ControlGroups;
+
+use super::monitor::{Monitor, eventually};
+use super::{registration, skip, status};
+
+const MIB: u64 = 1 << 20;
+const GPUS: &str = "A10:8192";
+/// What a context takes, in MiB.
+const CONTEXT: u64 = 256;
+/// An engine's id. The monitor shows the first twelve digits.
+const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// A host with a simulated GPU, control groups and a monitor.
+struct Fixture {
+    host: super::Fixture,
+    groups: ControlGroups,
+    machine: Machine,
+    wall: Wall,
+    nvml: PathBuf,
+}
+
+fn settings(state: &Path, wall: Wall) -> Settings {
+    Settings {
+        state: state.to_owned(),
+        gpus: Some(GpuSpec::parse_list(GPUS).unwrap()),
+        time_scale_milli: 1_000,
+        figures: Figures { wall, death_delay: cgpu_sim::Nanos(1), ..Figures::default() },
+    }
+}
+
+/// Returns the simulated NVML beside the tests, as `cargo xtask test` builds it.
+fn simulated_nvml() -> Option<PathBuf> {
+    let program = std::env::current_exe().unwrap();
+    let beside = program.ancestors().nth(3)?.join("test");
+    let folder = std::env::var_os("CGPU_DIST").map_or(beside, PathBuf::from);
+    Some(folder.join("sim/libnvidia-ml.so.1")).filter(|file| file.exists())
+}
+
+impl Fixture {
+    /// None: the test is skipped.
+    fn new(name: &str, wall: Wall) -> Option<Self> {
+        let Some(nvml) = simulated_nvml() else {
+            skip::skip("daemon", "nvml", "the simulated NVML was not built: cargo xtask test");
+            return None;
+        };
+        let groups = match ControlGroups::mount(&format!("{name}-{wall:?}")) {
+            Ok(groups) => groups,
+            Err(reason) => {
+                skip::skip("daemon", "groups", &reason);
+                return None;
+            }
+        };
+        let host = super::Fixture::new();
+        let machine = Machine::open(&settings(&host.root().join("gpus"), wall)).unwrap();
+        Some(Self { host, groups, machine, wall, nvml })
+    }
+
+    /// Runs a test with each back end.
+    fn each(name: &str, test: impl Fn(&Self)) {
+        for wall in [Wall::Dmem, Wall::Misc] {
+            let Some(fixture) = Self::new(name, wall) else { return };
+            test(&fixture);
+        }
+    }
+
+    fn root(&self) -> &Path {
+        self.host.root()
+    }
+
+    /// Starts a monitor without a margin, so that limits are exact.
+    fn monitor(&self) -> Monitor {
+        self.monitor_with("wall_margin_mib = 0\n")
+    }
+
+    fn monitor_with(&self, more: &str) -> Monitor {
+        let config = format!("nvml = {:?}\n{more}", self.nvml);
+        let wall = if self.wall == Wall::Misc { "misc" } else { "dmem" };
+        let variables = vec![
+            ("CGPU_SIM_STATE", self.root().join("gpus")),
+            ("CGPU_SIM_GPUS", GPUS.into()),
+            ("CGPU_SIM_WALL", wall.into()),
+            // The first version with such limits.
+            ("CGPU_SIM_DRIVER", "13040".into()),
+        ];
+        Monitor::start_in_environment(self.root(), &config, variables)
+    }
+
+    /// Returns a container's control group, as an engine names it.
+    fn folder(&self, id: &str) -> PathBuf {
+        self.groups.create(&format!("docker/{id}"))
+    }
+
+    /// Makes a container as `cgpu-runtime` does, with a limit in MiB and this first process.
+    fn container(&self, id: &str, limit: u64, pid: u32) -> PathBuf {
+        let dir = paths::containers(self.root()).join(id);
+        super::make(&dir);
+        let write = |path: Option<PathBuf>, text: String| {
+            let path = path.unwrap();
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let first = Process::find(pid.cast_signed()).unwrap();
+        let groups = groups_of(pid.cast_signed());
+        let record = serde_json::json!({ "bundle": "/b", "first": first, "groups": groups });
+        write(paths::host_record(&dir), record.to_string());
+        let (gpu, bytes) = (self.uuid(), limit * MIB);
+        write(paths::host_limits(&dir), format!("version 1\ngpu {gpu} {bytes}\n"));
+        dir
+    }
+
+    fn uuid(&self) -> String {
+        let gpu = &GpuSpec::parse_list(GPUS).unwrap()[0];
+        cgpu_shm::uuid::Uuid(gpu.uuid(0)).to_string()
+    }
+
+    fn register(&self, monitor: &Monitor, dir: &Path, pid: u32) -> Registered {
+        let pid = Some(pid.cast_signed());
+        // On a busy machine the driver may take longer than a reply waits.
+        loop {
+            let again = Registration { pid, ..registration(dir) };
+            let registered = monitor.client().register(again).unwrap();
+            let reasons = registered.walls.iter().filter_map(|wall| wall.reason.as_deref());
+            if !reasons.into_iter().any(|reason| reason.contains("has not answered")) {
+                return registered;
+            }
+        }
+    }
+
+    /// Returns the hard limit of a group in MiB, as the driver has it.
+    fn hard(&self, folder: &Path) -> Option<u64> {
+        let path = cgpu_sim::control_group::of_folder(folder).unwrap();
+        let (limit, _) = self.machine.group_limit(0, &path).ok()?;
+        (limit.hard != u64::MAX).then_some(limit.hard / MIB)
+    }
+
+    /// Sets a limit as another program does.
+    fn set(&self, folder: &Path, hard: Option<u64>) {
+        let hard = hard.map_or(u64::MAX, |mib| mib * MIB);
+        self.machine.limit_group(0, folder, GroupLimit { soft: 0, hard }).unwrap();
+    }
+
+    fn client(&self, folder: &Path) -> Client {
+        Client::start(&self.root().join("gpus"), self.wall, folder)
+    }
+
+    fn recorded(&self) -> usize {
+        fs::read_dir(paths::walls(self.root())).map_or(0, Iterator::count)
+    }
+}
+
+/// Returns what the status says of a container's wall.
+fn wall(monitor: &Monitor, id: &str) -> WallStatus {
+    let status = status(monitor);
+    let container = status.containers.into_iter().find(|one| id.starts_with(&one.id)).unwrap();
+    container.gpus.into_iter().find_map(|share| share.wall).unwrap_or_default()
+}
+
+/// A process that follows commands: `context`, `take MIB`, `free` (the last one).
+struct Client {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Client {
+    fn start(state: &Path, wall: Wall, folder: &Path) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "wall::client", "--nocapture", "--quiet"])
+            .env("CGPU_TEST_CLIENT", state)
+            .env("CGPU_TEST_WALL", format!("{wall:?}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = ControlGroups::start_in(&mut command, folder).spawn().unwrap();
+        let (to, from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Self { child, to, from: BufReader::new(from) }
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn command(&mut self, command: &str) -> String {
+        writeln!(self.to, "{command}").unwrap();
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert_ne!(self.from.read_line(&mut line).unwrap(), 0, "the client has ended");
+            if let Some(answer) = line.split("answer ").nth(1) {
+                return answer.trim().to_owned();
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Not a test by itself: the process of a [`Client`].
+#[test]
+fn client() {
+    let Some(state) = std::env::var_os("CGPU_TEST_CLIENT") else { return };
+    // SAFETY: arms a timer of this process, the watchdog.
+    unsafe { libc::alarm(200) };
+    let misc = std::env::var("CGPU_TEST_WALL").is_ok_and(|wall| wall == "Misc");
+    let wall = if misc { Wall::Misc } else { Wall::Dmem };
+    let machine = Machine::open(&settings(Path::new(&state), wall)).unwrap();
+    let mut context = None;
+    let mut held = Vec::new();
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let answer = match line.split(' ').collect::<Vec<_>>()[..] {
+            ["context"] => machine.create_context(0).map(|created| context = Some(created)),
+            ["take", size] => {
+                let size = Bytes(size.parse::<u64>().unwrap() * MIB);
+                machine.allocate(context.unwrap(), size).map(|address| held.push(address))
+            }
+            ["free"] => machine.free(held.pop().unwrap()),
+            _ => panic!("{line}"),
+        };
+        match answer {
+            Ok(()) => println!("answer done"),
+            Err(cgpu_sim::Error::OutOfMemory) => println!("answer full"),
+            Err(error) => panic!("{line}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn limit_is_set_before_the_registration_is_answered() {
+    Fixture::each("set", |fixture| {
+        let monitor = fixture.monitor_with("");
+        let folder = fixture.folder(ID);
+        let mut client = fixture.client(&folder);
+        let dir = fixture.container(ID, 1000, client.pid());
+        let registered = fixture.register(&monitor, &dir, client.pid());
+        // The margin is that of one process that starts.
+        assert_eq!(fixture.hard(&folder), Some(1512));
+        let [wall_of] = &registered.walls[..] else { panic!("{registered:?}") };
+        assert_eq!((wall_of.state, &wall_of.reason), (WallState::Driver, &None));
+        assert_eq!(wall_of.uuid, fixture.uuid());
+        // It holds without the shim.
+        assert_eq!(client.command("context"), "done");
+        assert_eq!(client.command("take 1300"), "full");
+        assert_eq!(client.command("take 1200"), "done");
+        eventually("a margin for its context", || fixture.hard(&folder) == Some(2024));
+        eventually("its use", || {
+            let wall = wall(&monitor, ID);
+            let used = Some((CONTEXT + 1200) * MIB);
+            (wall.hard, wall.used, wall.margin) == (Some(2024 * MIB), used, 1024 * MIB)
+                && wall.excess == (CONTEXT + 1200) * MIB
+        });
+        // The process has no shim.
+        eventually("a process without the shim", || {
+            wall(&monitor, ID).state == WallState::DriverExceptManaged
+        });
+    });
+}
+
+#[test]
+fn limit_of_another_program_stays_if_lower_and_is_replaced_if_higher() {
+    Fixture::each("others", |fixture| {
+        let monitor = fixture.monitor();
+        let folder = fixture.folder(ID);
+        let client = fixture.client(&folder);
+        let dir = fixture.container(ID, 1000, client.pid());
+        fixture.register(&monitor, &dir, client.pid());
+        assert_eq!(wall(&monitor, ID).changed, None);
+        fixture.set(&folder, Some(3000));
+        eventually("the limit again", || fixture.hard(&folder) == Some(1000));
+        eventually("a report", || wall(&monitor, ID).changed.is_some());
+        fixture.set(&folder, None);
+        eventually("the limit again", || fixture.hard(&folder) == Some(1000));
+        fixture.set(&folder, Some(700));
+        eventually("a report", || {
+            wall(&monitor, ID).changed.is_some_and(|changed| changed.contains("700 MiB"))
+        });
+        sleep(Duration::from_millis(2500));
+        assert_eq!(fixture.hard(&folder), Some(700));
+        assert_eq!(wall(&monitor, ID).hard, Some(700 * MIB));
+    });
+}
+
+#[test]
+fn limit_below_the_use_follows_it_down() {
+    Fixture::each("resize", |fixture| {
+        let monitor = fixture.monitor();
+        let folder = fixture.folder(ID);
+        let mut client = fixture.client(&folder);
+        let dir = fixture.container(ID, 2000, client.pid());
+        fixture.register(&monitor, &dir, client.pid());
+        assert_eq!(fixture.hard(&folder), Some(2000));
+        assert_eq!(client.command("context"), "done");
+        assert_eq!(client.command("take 500"), "done");
+        assert_eq!(client.command("take 300"), "done");
+        monitor
+            .client()
+            .set(&format!("0/{}/memsize", &ID[..12]), &(300 * MIB).to_string())
+            .unwrap();
+        eventually("the use as limit", || fixture.hard(&folder) == Some(CONTEXT + 800));
+        assert_eq!(client.command("take 1"), "full");
+        assert_eq!(client.command("free"), "done");
+        eventually("a limit that follows", || fixture.hard(&folder) == Some(CONTEXT + 500));
+        assert_eq!(client.command("free"), "done");
+        eventually("the limit", || fixture.hard(&folder) == Some(300));
+        assert_eq!(wall(&monitor, ID).changed, None);
+    });
+}
+
+#[test]
+fn restarted_monitor_knows_its_own_limit_and_restores_it() {
+    Fixture::each("restart", |fixture| {
+        let mut monitor = fixture.monitor();
+        let folder = fixture.folder(ID);
+        let client = fixture.client(&folder);
+        let dir = fixture.container(ID, 1000, client.pid());
+        fixture.register(&monitor, &dir, client.pid());
+        monitor.kill();
+        // As if it had been killed after it set a lower limit, before it read that back.
+        let record = paths::walls(fixture.root()).join(ID);
+        let text = fs::read_to_string(&record).unwrap();
+        let begun = text.replace("\"setting\":null", &format!("\"setting\":{}", 600 * MIB));
+        assert_ne!(begun, text);
+        fs::write(&record, begun).unwrap();
+        fixture.set(&folder, Some(600));
+        monitor.restart();
+        eventually("the limit", || fixture.hard(&folder) == Some(1000));
+        eventually("a wall", || wall(&monitor, ID).hard == Some(1000 * MIB));
+        assert_eq!(wall(&monitor, ID).changed, None);
+        monitor.kill();
+        fixture.set(&folder, None);
+        monitor.restart();
+        eventually("the limit again", || fixture.hard(&folder) == Some(1000));
+        monitor.succeed();
+        eventually("a wall", || wall(&monitor, ID).hard == Some(1000 * MIB));
+        assert_eq!(fixture.hard(&folder), Some(1000));
+    });
+}
+
+#[test]
+fn container_that_is_found_late_has_its_limit_from_then_on() {
+    Fixture::each("late", |fixture| {
+        let folder = fixture.folder(ID);
+        let mut client = fixture.client(&folder);
+        assert_eq!(client.command("context"), "done");
+        assert_eq!(client.command("take 800"), "done");
+        fixture.container(ID, 1500, client.pid());
+        let monitor = fixture.monitor();
+        eventually("the limit", || fixture.hard(&folder) == Some(1500));
+        // One back end does not charge what was there before.
+        eventually("its state", || {
+            let wall = wall(&monitor, ID);
+            let expected = match fixture.wall {
+                Wall::Misc => WallState::Partial,
+                _ => WallState::DriverExceptManaged,
+            };
+            wall.state == expected && wall.hard == Some(1500 * MIB)
+        });
+        assert_eq!(client.command("free"), "done");
+        assert_eq!(client.command("take 1600"), "full");
+    });
+}
+
+#[test]
+fn reasons_without_a_limit_are_told() {
+    let Some(fixture) = Fixture::new("reasons", Wall::Dmem) else { return };
+    let monitor = fixture.monitor();
+    let folder = fixture.folder(ID);
+    fixture.machine.set_controller(&folder, false).unwrap();
+    let client = fixture.client(&folder);
+    let dir = fixture.container(ID, 1000, client.pid());
+    let registered = fixture.register(&monitor, &dir, client.pid());
+    assert_eq!(registered.walls[0].state, WallState::Shim);
+    assert!(registered.walls[0].reason.as_ref().unwrap().contains("does not know"));
+    assert_eq!(wall(&monitor, ID).absent.as_deref(), Some("not_found"));
+    // From then on it has one.
+    fixture.machine.set_controller(&folder, true).unwrap();
+    eventually("the limit", || fixture.hard(&folder) == Some(1000));
+    // Its process is moved to a group with others.
+    ControlGroups::move_to(client.pid(), &fixture.groups.create("user.slice"));
+    eventually("a reason", || wall(&monitor, ID).absent.as_deref() == Some("no_own_group"));
+    assert_eq!(fixture.hard(&folder), None);
+    // A group of its own that the program names.
+    let made = fixture.groups.create("cgpu/made");
+    ControlGroups::move_to(client.pid(), &made);
+    let (pid, cgroup) = (Some(client.pid().cast_signed()), Some(made.clone()));
+    monitor.client().register(Registration { pid, cgroup, ..registration(&dir) }).unwrap();
+    assert_eq!(fixture.hard(&made), Some(1000));
+}
+
+#[test]
+fn limit_is_removed_at_the_end_of_its_container() {
+    Fixture::each("end", |fixture| {
+        let monitor = fixture.monitor();
+        let folder = fixture.folder(ID);
+        let mut client = fixture.client(&folder);
+        let dir = fixture.container(ID, 1000, client.pid());
+        let pid = Some(client.pid().cast_signed());
+        for pid in [None, pid] {
+            fixture.register(&monitor, &dir, client.pid());
+            assert_eq!(fixture.hard(&folder), Some(1000));
+            monitor.client().release(&dir, pid).unwrap();
+            assert_eq!((fixture.hard(&folder), fixture.recorded()), (None, 0));
+            sleep(Duration::from_millis(1500));
+            assert_eq!(fixture.hard(&folder), None);
+        }
+        fixture.register(&monitor, &dir, client.pid());
+        assert_eq!(fixture.hard(&folder), Some(1000));
+        // Its first process ends, and no program tells the monitor.
+        client.end();
+        eventually("no limit", || fixture.hard(&folder).is_none() && fixture.recorded() == 0);
+        assert!(monitor.client().release(Path::new("/no/such"), None).is_err());
+    });
+}
+
+#[test]
+fn many_containers_leave_nothing() {
+    Fixture::each("many", |fixture| {
+        let monitor = fixture.monitor();
+        let waiting = fixture.groups.create("waiting");
+        let client = fixture.client(&waiting);
+        for number in 0..100 {
+            let id = format!("{number:064}");
+            let folder = fixture.folder(&id);
+            ControlGroups::move_to(client.pid(), &folder);
+            let dir = fixture.container(&id, 1000, client.pid());
+            let registered = fixture.register(&monitor, &dir, client.pid());
+            assert_eq!(fixture.hard(&folder), Some(1000), "{registered:?}");
+            monitor.client().release(&dir, None).unwrap();
+            assert_eq!(fixture.hard(&folder), None, "{id}");
+            ControlGroups::move_to(client.pid(), &waiting);
+            ControlGroups::remove(&folder);
+            fs::remove_dir_all(&dir).unwrap();
+        }
+        assert_eq!(fixture.recorded(), 0);
+        eventually("no container", || status(&monitor).containers.is_empty());
+    });
+}
