@@ -320,6 +320,7 @@ mod tests {
     use crate::fixtures::gpu;
     use cgpu_client::board::PcieLink;
     use cgpu_client::message::{Cause, Finding, Shim};
+    use cgpu_client::wall::{WallState, WallStatus};
 
     fn sample() -> Report {
         let share = ShareStatus {
@@ -398,6 +399,27 @@ a: refused to start: NVML is missing.
 GPU 0: processes of the host use it without the shim: 99 (train)
 ";
         assert_eq!(plain(&sample()), expected);
+    }
+
+    #[test]
+    fn what_holds_the_limit_is_shown_where_the_driver_could() {
+        let mut report = sample();
+        let mut lines = |wall: WallStatus| {
+            report.status.containers[0].gpus[0].wall = Some(wall);
+            plain(&report)
+        };
+        let driver =
+            WallStatus { state: WallState::Driver, hard: Some(9 << 30), ..WallStatus::default() };
+        let text = lines(driver.clone());
+        assert!(text.contains("high priority, limit held by: driver (9216 MiB)\n"), "{text}");
+        let partial = WallStatus { state: WallState::Partial, excess: 1 << 30, ..driver };
+        let text = lines(WallStatus { reason: Some("A reason.".into()), ..partial });
+        assert!(text.contains("the driver's limit holds in part: A reason."), "{text}");
+        assert!(text.contains("1024 MiB came past the shim"), "{text}");
+        let old = WallStatus { absent: Some("old_driver".into()), ..WallStatus::default() };
+        assert!(!lines(old).contains("held by"));
+        let mig = WallStatus { absent: Some("mig".into()), ..WallStatus::default() };
+        assert!(lines(mig).contains("limit held by: shim\n"));
     }
 
     #[test]
