@@ -536,3 +536,27 @@ fn successors_of_a_terminated_process_are_killed_at_once() {
     );
     assert_eq!(watcher.ends().collect::<Vec<_>>(), [(Cause::OverLimit, A, 4)]);
 }
+
+#[test]
+fn what_the_driver_charges_a_group_counts_where_it_is_more_than_its_processes() {
+    for (charged, expected) in [(0, None), (900, None), (1500, Some(1500))] {
+        let mut watcher = Watcher::default();
+        let seen = vec![seen(5, Some(A), Shim::Bound, 800)];
+        let observation = GpuObservation {
+            charged: BTreeMap::from([(A, Bytes(charged))]),
+            fresh: BTreeSet::from([A]),
+            ..observation(1, seen, 1000)
+        };
+        let mut found = None;
+        for second in 1..4 {
+            let at = Nanos::from_millis(1000 * second);
+            for event in
+                watcher.take(&GpuObservation { at, ..observation.clone() }, Rules::default())
+            {
+                let Event::Found(finding) = event else { panic!("{event:?}") };
+                found = Some(finding.container_memory.0);
+            }
+        }
+        assert_eq!(found, expected, "{charged}");
+    }
+}
