@@ -8,6 +8,7 @@
 //! ld_preload = true                      # start images whose loader supports LD_PRELOAD only
 //! max_weight = 5                         # the greatest weight that a container may request
 //! high_priority = false                  # containers get no high priority
+//! wall = "required"                      # no container without the driver's memory limit
 //! ```
 
 use std::fs;
@@ -22,6 +23,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::plan::Refusal;
+use crate::wall::Wall;
 use crate::{files, handover};
 
 /// The default path of the configuration.
@@ -41,6 +43,7 @@ struct File {
     ld_preload: bool,
     max_weight: Option<Spanned<u32>>,
     high_priority: Option<bool>,
+    wall: Wall,
 }
 
 impl File {
@@ -88,6 +91,7 @@ fn explained(line: &str, message: &str) -> String {
         "ld_preload" | "high_priority" if !["true", "false"].contains(&value) => {
             format!("{key}: expected true or false")
         }
+        "wall" => format!("wall: expected \"auto\" or \"required\", found {value}"),
         "runtime" | "shim" | "root" | "sim" if !value.starts_with(['"', '\'']) => {
             format!("{key}: expected text in quotes")
         }
@@ -119,6 +123,8 @@ pub struct Config {
     max_weight: u32,
     /// Whether containers may request high priority.
     high_priority: bool,
+    /// Whether containers start without the driver's memory limit.
+    pub wall: Wall,
     shim: Option<PathBuf>,
 }
 
@@ -132,6 +138,7 @@ impl Default for Config {
             ld_preload: false,
             max_weight: MAX_WEIGHT,
             high_priority: true,
+            wall: Wall::default(),
             shim: None,
         }
     }
@@ -166,6 +173,7 @@ impl Config {
             ld_preload: file.ld_preload,
             max_weight: file.max_weight.map_or(MAX_WEIGHT, Spanned::into_inner),
             high_priority: file.high_priority.unwrap_or(true),
+            wall: file.wall,
             shim: file.shim.map(Spanned::into_inner),
         })
     }
@@ -331,6 +339,9 @@ mod tests {
 
     #[test]
     fn valid_file_is_loaded() {
+        assert_eq!(load("").unwrap().wall, Wall::Auto);
+        assert_eq!(load("wall = 'auto'").unwrap().wall, Wall::Auto);
+        assert_eq!(load("wall = 'required'").unwrap().wall, Wall::Required);
         let config = load("root = '/x'\nsim = 'T4:15109'\nruntime = '/bin/sh'").unwrap();
         assert_eq!(
             (config.root.as_path(), config.sim.as_deref()),
@@ -356,6 +367,8 @@ mod tests {
             ("shim = '/nowhere.so'", "line 1: shim: there is no file /nowhere.so"),
             ("ld_preload = yes", "line 1: ld_preload: expected true or false"),
             ("high_priority = 0", "line 1: high_priority: expected true or false"),
+            ("wall = 'on'", "line 1: wall: expected \"auto\" or \"required\", found 'on'"),
+            ("wall = 1", "line 1: wall: expected \"auto\" or \"required\", found 1"),
             ("\nmax_weight = 26", "line 2: max_weight: expected 1 to 25, found 26"),
         ] {
             let wrong = format!("{:#}", load(text).unwrap_err());

@@ -271,6 +271,12 @@ impl Configuration {
         self
     }
 
+    /// Removes the variables of these names from its first process. Returns whether there were any.
+    pub fn remove_variables(&mut self, names: &[&str]) -> bool {
+        let process = self.document.get_mut("process").and_then(Value::as_object_mut);
+        process.is_some_and(|process| remove(process, "env", is_one_of(names)))
+    }
+
     /// Returns its text.
     #[must_use]
     pub fn text(&self) -> Vec<u8> {
@@ -303,6 +309,29 @@ pub fn bound_as(process: &[u8], first: &Configuration, names: &[&str]) -> Result
     remove(&mut process, "env", |variable| variable.as_str().is_some_and(name));
     append(&mut process, "env", given.into_iter().map(Value::String));
     Ok(Value::Object(process).to_string().into_bytes())
+}
+
+/// Removes the variables of these names from a process. Returns `None` if it has none of them;
+/// then it is not parsed.
+///
+/// # Errors
+/// As for [`preloading`].
+pub fn without(process: &[u8], names: &[&str]) -> Result<Option<Vec<u8>>, Refusal> {
+    let finds = |name: &&str| process.windows(name.len()).any(|part| part == name.as_bytes());
+    if !names.iter().any(finds) {
+        return Ok(None);
+    }
+    let mut process = read_process(process)?;
+    let found = remove(&mut process, "env", is_one_of(names));
+    Ok(found.then(|| Value::Object(process).to_string().into_bytes()))
+}
+
+/// Returns a predicate for variables of these names.
+fn is_one_of(names: &[&str]) -> impl Fn(&Value) -> bool {
+    |variable| {
+        let name = variable.as_str().and_then(|text| text.split('=').next());
+        name.is_some_and(|name| names.contains(&name))
+    }
 }
 
 fn read_process(text: &[u8]) -> Result<Map<String, Value>, Refusal> {

@@ -84,6 +84,9 @@ struct Record {
     /// The monitor did not answer in time when the folder was made.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     monitor_hangs: bool,
+    /// Whether its containers start only with the driver's memory limit.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    requires_wall: bool,
 }
 
 /// What tells later whether a container is still there.
@@ -173,6 +176,17 @@ pub struct FolderSpec<'a> {
     pub stays: bool,
     /// The monitor did not answer in time.
     pub monitor_hangs: bool,
+    /// It starts only with the driver's memory limit.
+    pub requires_wall: bool,
+}
+
+/// What a container's registration needs of its record.
+#[derive(Clone, Copy, Debug)]
+pub struct Recorded {
+    /// The monitor did not answer in time when the folder was made.
+    pub monitor_hangs: bool,
+    /// The container starts only with the driver's memory limit.
+    pub requires_wall: bool,
 }
 
 impl Folder {
@@ -253,6 +267,7 @@ impl Folder {
             Some(earlier) => *earlier = Container::of(spec),
             None => record.others.push(Container::of(spec)),
         }
+        record.requires_wall = spec.requires_wall;
         self.record(&record)?;
         let own = self.own();
         fs::create_dir_all(&own).with_context(|| {
@@ -276,6 +291,7 @@ impl Folder {
             others: Vec::new(),
             shares: spec.shares.to_vec(),
             monitor_hangs: spec.monitor_hangs,
+            requires_wall: spec.requires_wall,
         })?;
         write_for_host(paths::host_limits(&self.path), &limits)?;
         fs::create_dir(&self.path)?;
@@ -296,7 +312,8 @@ impl Folder {
 
     /// Returns its limits: the host's copy, else those of the folder, which another program has
     /// made.
-    fn limits(&self) -> Option<Limits> {
+    #[must_use]
+    pub fn limits(&self) -> Option<Limits> {
         let read = |path: PathBuf| regular_file::read_to_string(&path).ok();
         let text = paths::host_limits(&self.path).and_then(read);
         text.or_else(|| read(self.path.join(LIMITS)))?.parse().ok()
@@ -374,11 +391,11 @@ impl Folder {
         serde_json::from_slice(&regular_file::read(&paths::host_record(&self.path)?).ok()?).ok()
     }
 
-    /// Records its first process. Returns whether the monitor hung when the folder was made.
+    /// Records its first process.
     ///
     /// # Errors
     /// The folder does not exist, or as the system says.
-    pub fn record_first_process(&self, pid: i32) -> Result<bool> {
+    pub fn record_first_process(&self, pid: i32) -> Result<Recorded> {
         let _lock = self.lock()?;
         let unknown = || format!("{} is no container of ours", self.path.display());
         let mut record = self.recorded().with_context(unknown)?;
@@ -386,7 +403,8 @@ impl Folder {
         let container = record.container(id).with_context(unknown)?;
         (container.first, container.groups) = (Process::find(pid), groups_of(pid));
         self.record(&record)?;
-        Ok(record.monitor_hangs)
+        let Record { monitor_hangs, requires_wall, .. } = record;
+        Ok(Recorded { monitor_hangs, requires_wall })
     }
 
     /// Whether a process of the container may be alive.

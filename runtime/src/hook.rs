@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use cgpu_client::connection::{Client, Failure};
 use cgpu_client::message::Registration;
+use cgpu_client::wall::RegisteredWall;
 use cgpu_shm::paths;
 use oci_spec::runtime::{Mount, State};
 use rustix::process::{Pid, Signal};
@@ -22,7 +23,7 @@ use crate::gpus::MONITOR_TIMEOUT;
 use crate::mounting;
 use crate::plan::{Declared, Plan, Refusal, plan};
 use crate::start::{MOUNTS, Slice};
-use crate::verify;
+use crate::{verify, wall};
 
 /// Runs a hook: `created|started|stopped --root DIR` from a configuration that `cgpu-runtime` has
 /// edited, or `[share] plan|mount|verify|clear [SHARE] [--config FILE]` or `bound` from a CDI
@@ -113,6 +114,7 @@ impl<'a> Injected<'a> {
             slice.folder.show(pid.context("the container's state has no process id")?)
         });
         if done.is_err() {
+            wall::release(&self.config.root, self.folder.path(), pid);
             let _ = slice.folder.remove();
         }
         done
@@ -226,12 +228,20 @@ fn needs_no_mounts(configuration: &Configuration, folder: &Folder) -> Result<boo
 
 /// Records the first process, and registers the container with the monitor. If the monitor refuses,
 /// the container is not started. Without a monitor, or if it does not answer, memory limits apply
-/// all the same, and a monitor that starts later finds the container.
+/// all the same, and a monitor that starts later finds the container, unless the host requires the
+/// driver's limit.
 pub(crate) fn created(root: &Path, folder: &Folder, pid: Option<i32>) -> Result<()> {
     let pid = pid.context("the container's state has no process id")?;
-    let monitor_hangs = folder.record_first_process(pid)?;
-    if monitor_hangs {
-        return Ok(());
+    let recorded = folder.record_first_process(pid)?;
+    let check = |registered: Result<&[RegisteredWall], &str>| {
+        if !recorded.requires_wall {
+            return Ok(());
+        }
+        let limits = folder.limits().context("cannot read the container's limits")?;
+        Ok(wall::check(&limits, registered)?)
+    };
+    if recorded.monitor_hangs {
+        return check(Err("the monitor did not answer in time; see its log"));
     }
     let registration = Registration {
         dir: folder.path().to_owned(),
@@ -247,19 +257,46 @@ pub(crate) fn created(root: &Path, folder: &Folder, pid: Option<i32>) -> Result<
         .and_then(|mut monitor| monitor.register(registration))
     {
         Ok(registered) => {
-            registered.warnings.iter().for_each(|warning| eprintln!("cgpu: {warning}"))
+            registered.warnings.iter().for_each(|warning| eprintln!("cgpu: {warning}"));
+            check(Ok(&registered.walls))
         }
-        Err(Failure::Refused(refusal)) => return Err(refusal.into()),
-        Err(Failure::Absent(..) | Failure::Broken(..)) => {}
+        Err(Failure::Refused(refusal)) => Err(refusal.into()),
+        Err(failure @ (Failure::Absent(..) | Failure::Broken(..))) => {
+            check(Err(&format!("{failure}; start cgpu-monitor")))
+        }
     }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixListener;
 
+    use serde_json::json;
+
     use super::*;
+
+    const GPU: &str = "GPU-8c6ea7d1-3d61-4d23-ae64-341c70d54062";
+
+    /// Makes the files of a container on the host, with these fields in its record.
+    fn folder(root: &Path, mut record: serde_json::Value) -> Folder {
+        let folder = Folder::of(root, "a").unwrap();
+        record["bundle"] = "/b".into();
+        let limits = format!("version 1\ngpu {GPU} 1073741824\n");
+        for (file, text) in [
+            (paths::host_record(folder.path()).unwrap(), record.to_string()),
+            (paths::host_limits(folder.path()).unwrap(), limits),
+        ] {
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        }
+        folder
+    }
+
+    /// Runs `created` for this process.
+    fn create(root: &Path, record: serde_json::Value) -> Result<()> {
+        created(root, &folder(root, record), Some(std::process::id().cast_signed()))
+    }
 
     /// Returns whether `created` connects to the monitor, for a folder that was made while it hung
     /// or not.
@@ -267,14 +304,48 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(paths::socket(root.path())).unwrap();
         listener.set_nonblocking(true).unwrap();
-        let folder = Folder::of(root.path(), "a").unwrap();
-        let file = paths::host_record(folder.path()).unwrap();
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        let record = serde_json::json!({ "bundle": "/b", "monitor_hangs": monitor_hangs });
-        fs::write(file, record.to_string()).unwrap();
-        let pid = Some(std::process::id().cast_signed());
-        created(root.path(), &folder, pid).unwrap();
+        create(root.path(), json!({ "monitor_hangs": monitor_hangs })).unwrap();
         listener.accept().is_ok()
+    }
+
+    /// Returns what `created` refuses where the host requires the driver's limit and the monitor
+    /// answers so.
+    fn refusal_with(reply: serde_json::Value) -> Option<String> {
+        let root = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(paths::socket(root.path())).unwrap();
+        let answer = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = String::new();
+            BufReader::new(&stream).read_line(&mut request).unwrap();
+            writeln!(stream, "{reply}").unwrap();
+        });
+        let refused = create(root.path(), json!({ "requires_wall": true }));
+        answer.join().unwrap();
+        refused.err().map(|refused| refused.to_string())
+    }
+
+    #[test]
+    fn required_wall_that_is_not_set_refuses_the_start() {
+        let reply = |walls| json!({ "registered": { "id": "a", "walls": walls } });
+        let set = json!([{ "uuid": GPU, "state": "driver" }]);
+        assert_eq!(refusal_with(reply(set)), None);
+        let old = json!([{ "uuid": GPU, "state": "shim", "reason": "the driver is too old" }]);
+        let refused = refusal_with(reply(old)).unwrap();
+        assert!(refused.contains(GPU) && refused.contains("the driver is too old"), "{refused}");
+        let refused = refusal_with(reply(json!([]))).unwrap();
+        assert!(refused.contains("the monitor reports no state"), "{refused}");
+    }
+
+    #[test]
+    fn required_wall_without_a_monitor_refuses_the_start() {
+        let root = tempfile::tempdir().unwrap();
+        create(root.path(), json!({})).unwrap();
+        let refused = create(root.path(), json!({ "requires_wall": true })).unwrap_err();
+        let refused = refused.to_string();
+        assert!(refused.contains(GPU) && refused.contains("start cgpu-monitor"), "{refused}");
+        let hangs = json!({ "requires_wall": true, "monitor_hangs": true });
+        let refused = create(root.path(), hangs).unwrap_err().to_string();
+        assert!(refused.contains(GPU) && refused.contains("did not answer"), "{refused}");
     }
 
     #[test]

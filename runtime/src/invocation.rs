@@ -263,6 +263,13 @@ impl Invocation {
         self.about(&["delete", "--force"])
     }
 
+    /// Returns whether the command acts on a running container, too.
+    #[must_use]
+    pub fn is_forced(&self) -> bool {
+        let after = self.arguments.get(self.arguments_before..).unwrap_or_default();
+        after.iter().any(|argument| argument == "--force" || argument == "-f")
+    }
+
     /// Returns the arguments that query the container's state.
     #[must_use]
     pub fn state_arguments(&self) -> Vec<OsString> {

@@ -42,3 +42,4 @@ pub mod share;
 pub mod start;
 pub mod tmpfs;
 pub mod verify;
+pub mod wall;

@@ -11,7 +11,7 @@ use cgpu_runtime::folder::Folder;
 use cgpu_runtime::handover::{self, Level};
 use cgpu_runtime::invocation::Invocation;
 use cgpu_runtime::start::Prepared;
-use cgpu_runtime::{hook, start};
+use cgpu_runtime::{hook, start, wall};
 
 /// Docker supports `--gpus` only if PATH has a program of this name. On a host with simulated GPUs
 /// a link of this name to `cgpu-runtime` enables it, and does nothing.
@@ -99,6 +99,7 @@ fn run(invocation: &Invocation) -> Result<ExitCode> {
             if !status.as_ref().is_ok_and(std::process::ExitStatus::success) {
                 slice.folder.remove()?;
             } else if let Err(refusal) = start::follow(invocation, &config, &next, &slice) {
+                wall::release(&config.root, slice.folder.path(), None);
                 handover::undo(&next, invocation)?;
                 slice.folder.remove()?;
                 return Err(refusal);
@@ -106,6 +107,12 @@ fn run(invocation: &Invocation) -> Result<ExitCode> {
             Ok(ExitCode::from(handover::exit_code(status?)))
         }
         (Some("delete"), _) if is_slice => {
+            if let Some(folder) = &folder
+                // The next runtime refuses to delete one that runs.
+                && (invocation.is_forced() || !folder.is_alive())
+            {
+                wall::release(&config.root, folder.path(), None);
+            }
             let status = handover::run(&next, invocation)?;
             if status.success()
                 // If another engine's container with this id is alive, the runtime has deleted

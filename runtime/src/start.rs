@@ -25,6 +25,7 @@ use crate::named::Named;
 use crate::plan::{Declared, HostGpu, Plan, Refusal, name_of, plan};
 use crate::share;
 use crate::verify;
+use crate::wall::{self, Wall};
 
 /// The folder with the states of simulated GPUs, inside.
 const STATES: &str = "sim";
@@ -97,6 +98,10 @@ pub fn prepare(invocation: &Invocation, config: &Config) -> Result<Prepared> {
     if !configuration.has_seccomp() {
         handover::report(Some(invocation), Level::Warning, NO_SECCOMP);
     }
+    let mut configuration = configuration;
+    if configuration.remove_variables(&wall::VARIABLES) {
+        handover::report(Some(invocation), Level::Warning, wall::REMOVED);
+    }
     let written = slice
         .added_to(configuration, config, needed_hooks(invocation))
         .and_then(|configuration| bundle.write(&configuration));
@@ -149,6 +154,7 @@ fn first_process(invocation: &Invocation, next: &Path) -> Result<i32> {
 pub fn prepare_exec(invocation: &Invocation, folder: Option<&Folder>, next: &Path) -> Result<()> {
     let Some(file) = invocation.process.as_deref() else { return Ok(()) };
     let preloads = folder.is_some_and(Folder::preloads_by_variable);
+    let has_slice = folder.is_some_and(Folder::exists);
     let mut text = match files::read_named(file) {
         Err(_) if !preloads => return Ok(()),
         text => text.with_context(|| format!("cannot read {}", file.display()))?,
@@ -163,7 +169,13 @@ pub fn prepare_exec(invocation: &Invocation, folder: Option<&Folder>, next: &Pat
     if preloads {
         text = edit::preloading(&text, SHIM)?;
     }
-    if preloads || slice.is_some() { bundle::replace(file, &text) } else { Ok(()) }
+    let without = has_slice.then(|| edit::without(&text, &wall::VARIABLES)).transpose()?.flatten();
+    let is_changed = preloads || slice.is_some() || without.is_some();
+    if let Some(without) = without {
+        handover::report(Some(invocation), Level::Warning, wall::REMOVED);
+        text = without;
+    }
+    if is_changed { bundle::replace(file, &text) } else { Ok(()) }
 }
 
 /// A slice that is ready: its folder and its mounts.
@@ -249,6 +261,7 @@ impl Slice {
             overcommit,
             stays: start.stays,
             monitor_hangs,
+            requires_wall: config.wall == Wall::Required,
         })?;
         let ready = mounts(&folder, config, &files, &image, &shim).and_then(|(mounts, by_file)| {
             check_visible(configuration, &files, &mounts)?;

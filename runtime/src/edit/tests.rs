@@ -156,6 +156,28 @@ fn exec_gets_the_preload_variable() {
     }
 }
 
+/// An image could replace the driver's limit that the monitor sets.
+#[test]
+fn variables_of_the_vendors_limits_are_removed() {
+    let names = ["NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_LIMIT"];
+    let both = ["A=1", "NVIDIA_GPU_MEMORY_LIMIT=1Gi", "NVIDIA_GPU_MEMORY_REQUEST=", "B=2"];
+    let kept = ["NVIDIA_GPU_MEMORY_LIMITS=1", "A=NVIDIA_GPU_MEMORY_LIMIT=1"];
+    for (before, after) in [(&both[..], &["A=1", "B=2"][..]), (&kept[..], &kept[..])] {
+        let is_changed = before != after;
+        let mut created = parse(&json!({"process": {"env": before}})).unwrap();
+        assert_eq!(created.remove_variables(&names), is_changed);
+        assert_eq!(created.variables(), after);
+        let process = json!({"env": before, "args": ["sh"]}).to_string();
+        let exec = without(process.as_bytes(), &names).unwrap();
+        assert_eq!(exec.is_some(), is_changed);
+        if let Some(exec) = exec {
+            let exec: Value = serde_json::from_slice(&exec).unwrap();
+            assert_eq!(exec, json!({"env": after, "args": ["sh"]}));
+        }
+    }
+    assert_eq!(without(b"no JSON", &names).unwrap(), None, "another process is not parsed");
+}
+
 /// runc would merge both values.
 #[test]
 fn duplicate_names_are_refused() {

@@ -63,6 +63,7 @@ fn make_of_shares(root: &Path, id: &str, mib: u64, shares: &[&str]) -> Result<Fo
         overcommit: false,
         stays: true,
         monitor_hangs: false,
+        requires_wall: false,
     })
 }
 
