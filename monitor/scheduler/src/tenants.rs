@@ -47,8 +47,8 @@ pub(super) struct Tenant {
     pub(super) observed_at: Nanos,
     /// When `waiting` became true, and how long it had been silent until then.
     pub(super) returned: Nanos,
-    /// It reported nothing of its last turn, which ended in silence.
-    pub(super) has_wasted: bool,
+    /// It interrupts no other container's turn before then: its last turn was wasted.
+    pub(super) interrupts_from: Nanos,
     pub(super) silence: Nanos,
     /// It launched recently: until this time it counts as wanting the GPU, though no thread waits
     /// at its gate yet.
@@ -122,7 +122,7 @@ impl Tenant {
             waiting: false,
             observed_at: Nanos::ZERO,
             returned: Nanos::ZERO,
-            has_wasted: false,
+            interrupts_from: Nanos::ZERO,
             silence: Nanos::ZERO,
             presumed_until: Nanos::ZERO,
             dormant: None,

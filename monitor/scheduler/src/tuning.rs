@@ -33,6 +33,9 @@ pub struct Tuning {
     /// A holder runs at least this long before a returning member pre-empts it: bounds the
     /// switches.
     pub min_run: Nanos,
+    /// Least time between two turns that a container takes by interrupting others', under fixed
+    /// shares and if it uses little of them.
+    pub least_interval: Nanos,
     /// Most work in flight that a compliant gate allows, unless two launches are longer.
     pub default_inflight: Nanos,
     /// The same if no container can arrive that would wait for it: all that compute are in the
@@ -100,6 +103,7 @@ impl Tuning {
         active_window: Nanos::from_millis(20),
         silence_tolerance: Nanos::from_millis(1),
         min_run: Nanos::from_millis(1),
+        least_interval: Nanos::from_millis(15),
         default_inflight: Nanos::from_micros(500),
         uncontested_inflight: Nanos::from_millis(2),
         priority_inflight: Nanos::from_micros(250),
@@ -158,6 +162,7 @@ impl Tuning {
             active_window: scaled(self.active_window),
             silence_tolerance: scaled(self.silence_tolerance),
             min_run: scaled(self.min_run),
+            least_interval: scaled(self.least_interval),
             default_inflight: scaled(self.default_inflight),
             uncontested_inflight: scaled(self.uncontested_inflight),
             priority_inflight: scaled(self.priority_inflight),

@@ -6,7 +6,7 @@ use super::gpu::Gpu;
 use super::refill::signed;
 use super::step::{Sharing, TenantId, WAIT};
 use super::tenants::Tenant;
-use super::turns::{Cause, Finding, Phase};
+use super::turns::{Finding, Phase, Use};
 
 impl Gpu {
     /// Charges the time since the last step to the containers whose work runs beside others' turns:
@@ -85,7 +85,7 @@ impl Gpu {
 
     /// Accounts a closed turn: replaces the provisional charge by its cost.
     pub(super) fn account_closed_turn(&mut self, now: Nanos, at: usize) {
-        let switch_cost = self.switch_cost();
+        let (switch_cost, fixed) = (self.switch_cost(), self.rule.is_fixed());
         let tuning = self.tuning;
         let tenant = &mut self.queue[at];
         let Some(mut closed) = tenant.closed.take() else { return };
@@ -114,8 +114,11 @@ impl Gpu {
         let tenant = &mut self.queue[at];
         let reported = tenant.account.reported - closed.reported;
         let (charge, finding) = closed.charge(reported, trusted, switch_cost);
-        tenant.has_wasted =
-            reported == Nanos::ZERO && matches!(closed.cause, Cause::Silent | Cause::Missed);
+        tenant.interrupts_from = match closed.use_of(reported) {
+            Use::Nothing => Nanos::MAX,
+            Use::Little if fixed => closed.start + tuning.least_interval,
+            Use::Little | Use::Most => Nanos::ZERO,
+        };
         tenant.learn_end(&closed, early, late, &tuning);
         tenant.learn(&closed, reported, finding, &tuning);
         match finding {

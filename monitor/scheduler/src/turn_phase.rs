@@ -145,15 +145,14 @@ impl Gpu {
     }
 
     /// Returns whether it has come to its gate since the turn began, and has credit. One that has
-    /// not used its last turn waits for the next: else each of its turns would cost the holder two
-    /// switches.
+    /// wasted its last turn waits: else each of its turns would cost the holder two switches.
     pub(super) fn comes_back(&self, now: Nanos, tenant: &Tenant, start: Nanos) -> bool {
         let holder = self.turn.as_ref().and_then(|turn| self.find(turn.holder));
         let in_burst = holder.is_some_and(|holder| self.is_bursty(now, holder));
         let was_away = !in_burst || tenant.silence >= self.tuning.background_gap;
         tenant.returned > start
             && was_away
-            && !tenant.has_wasted
+            && tenant.interrupts_from <= now
             && self.wants(now, tenant)
             && !self.holds(tenant.id)
             && !tenant.is_high(now)

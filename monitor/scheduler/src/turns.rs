@@ -98,6 +98,16 @@ pub(super) enum Finding {
     Distrusted,
 }
 
+/// How much of a turn its holder has used, by its report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// It reported nothing and was silent.
+    Nothing,
+    /// It was silent for longer than it computed.
+    Little,
+    Most,
+}
+
 impl Turn {
     /// Returns the time held until now, without that of work beside it.
     pub(super) fn held(&self, until: Nanos) -> Nanos {
@@ -123,6 +133,18 @@ impl Turn {
 }
 
 impl Closed {
+    /// Returns how much of the turn was used, given its reported time.
+    pub(super) fn use_of(&self, reported: Nanos) -> Use {
+        let is_silent = matches!(self.cause, Cause::Silent | Cause::Missed);
+        if is_silent && reported == Nanos::ZERO {
+            Use::Nothing
+        } else if is_silent && reported < Nanos((self.end - self.start).0 / 2) {
+            Use::Little
+        } else {
+            Use::Most
+        }
+    }
+
     /// Returns the charge of the turn, given its reported time and the cost of a switch.
     pub(super) fn charge(
         &self,
@@ -182,6 +204,17 @@ mod tests {
     fn turn_without_a_switch_has_no_switch_cost() {
         let (charge, _) = closed(6000, false).charge(Nanos::ZERO, true, Nanos::from_micros(100));
         assert_eq!(charge, Nanos::from_micros(6000));
+    }
+
+    #[test]
+    fn turn_that_was_mostly_silent_is_used_little() {
+        let silent = Closed { cause: Cause::Silent, ..closed(2000, true) };
+        for (reported, used) in
+            [(0, Use::Nothing), (1, Use::Little), (999, Use::Little), (1000, Use::Most)]
+        {
+            assert_eq!(silent.use_of(us(reported)), used, "{reported} us");
+        }
+        assert_eq!(closed(2000, true).use_of(Nanos::ZERO), Use::Most);
     }
 
     fn turn() -> Turn {

@@ -146,8 +146,10 @@ pub(crate) struct Process {
     pub(crate) dead: bool,
     /// It bypasses the gate.
     pub(crate) ungated: bool,
-    /// It takes turns and launches nothing, and is at the gate again so long after each.
-    pub(crate) wastes: Option<u64>,
+    /// It takes turns and launches nothing.
+    pub(crate) wastes: Option<Waste>,
+    /// When it took the last of them.
+    took: u64,
     /// Its open gate bounds the work in flight, which is then reported.
     pub(crate) bounded: bool,
     /// Times of its bursts, from the first launch to the end of the last kernel.
@@ -156,6 +158,17 @@ pub(crate) struct Process {
     /// Launches that the GPU has accepted.
     pub(crate) launched: u64,
     last_launch: u64,
+}
+
+/// How a process wastes its turns.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Waste {
+    /// It is at the gate again so long after each.
+    pub(crate) pause: u64,
+    /// It is active in each for so long.
+    pub(crate) holds: u64,
+    /// It reports so much of each.
+    pub(crate) reports: u64,
 }
 
 /// Reports of the container's other processes.
@@ -201,6 +214,7 @@ impl Process {
             dead: false,
             ungated: false,
             wastes: None,
+            took: 0,
             bounded: false,
             bursts: Vec::new(),
             began: 0,
@@ -352,11 +366,12 @@ impl Process {
             let was = self.cell.active;
             self.cell.active = now;
             self.publish(now, siblings);
-            if let Some(pause) = self.wastes {
+            if let Some(waste) = self.wastes {
                 // It is active once a turn, and once when it waits.
                 let before = (self.cell.waiting, self.held);
-                self.thread = Thread::Launches(now + self.waste(page, pause));
-                if before == (self.cell.waiting, self.held) {
+                self.thread = Thread::Launches(now + self.waste(now, page, waste));
+                let holds = self.held && now < self.took + waste.holds;
+                if before == (self.cell.waiting, self.held) && !holds {
                     self.cell.active = was;
                 } else {
                     asked.notify = page.notify_requested;
@@ -465,14 +480,18 @@ impl Process {
     }
 
     /// Waits for a turn, has it, or pauses after it; returns when to look again.
-    fn waste(&mut self, page: &Page, pause: u64) -> u64 {
+    fn waste(&mut self, now: u64, page: &Page, waste: Waste) -> u64 {
         const LOOKS: u64 = 20 * US;
         if page.turn & 0xff == YOURS {
+            if !self.held {
+                self.cell.busy += waste.reports;
+                self.took = now;
+            }
             (self.cell.waiting, self.held) = (0, true);
             return LOOKS;
         }
-        if std::mem::take(&mut self.held) && pause > 0 {
-            return pause;
+        if std::mem::take(&mut self.held) && waste.pause > 0 {
+            return waste.pause;
         }
         self.cell.waiting = 1;
         LOOKS
