@@ -126,7 +126,7 @@ impl Variables {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    fn get(&self, name: &str) -> Option<&str> {
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.iter().find(|(other, _)| *other == name).map(|(_, value)| value)
     }
 

@@ -18,6 +18,7 @@ mod control;
 mod doctor;
 #[cfg(test)]
 mod fixtures;
+mod group;
 mod memory;
 mod nodes;
 mod output;

@@ -6,14 +6,17 @@ use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use cgpu_client::connection::{Client, Failure as RequestFailure};
-use cgpu_client::message::Registration;
+use cgpu_client::message::{Limit, Registered, Registration};
+use cgpu_client::wall::first_unset;
 use cgpu_diagnosis::Cause as _;
 use cgpu_shm::limits::Limits;
 use cgpu_shm::paths;
 use cgpu_shm::units::Bytes;
+use cgpu_shm::uuid::Uuid;
 use cgpu_sim::GpuSpec;
 use cgpu_sim::instance::Part;
 use clap::Args;
@@ -21,6 +24,7 @@ use clap::Args;
 use crate::claim::{Claim, Variables};
 use crate::compute::Compute;
 use crate::doctor::{self, Cause};
+use crate::group::{Group, Wall};
 use crate::memory::Memory;
 use crate::root::Root;
 use crate::table::mib;
@@ -29,6 +33,14 @@ use crate::{Failure, INVALID, claim, preload, region, root, signals};
 /// Exit codes as a shell's: the program does not exist; it exists and cannot be run.
 const NOT_FOUND: u8 = 127;
 const CANNOT_RUN: u8 = 126;
+
+/// Variables that say which GPUs a program has, and at which positions.
+const SELECTIONS: [&str; 2] = ["NVIDIA_VISIBLE_DEVICES", "ALIYUN_COM_GPU_VISIBLE_DEVICES"];
+
+/// Timeout for the monitor to remove the driver's limits. It removes them later otherwise.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
+
+const MEM: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
 
 const UNSHARED: &str = "memory limits apply, compute is not shared";
 
@@ -53,6 +65,10 @@ pub(crate) struct Arguments {
     /// A100:40960/mig=3g.20gb,1g.5gb for a partitioned one
     #[arg(long, value_name = "GPUS", value_parser = gpus)]
     sim: Option<String>,
+    /// Let the driver limit the memory, too, in a control group of the program's own: as root, and
+    /// with a driver and a monitor that can
+    #[arg(long, value_enum, default_value = "auto")]
+    wall: Wall,
     #[command(flatten)]
     root: Root,
     /// Use this folder for the container [default: containers/NAME below the root]
@@ -65,7 +81,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     check_memory(arguments).map_err(|error| Failure { error, code: INVALID })?;
-    let (claim, mut command) =
+    let (container, mut command) =
         prepare(arguments).map_err(|error| Failure { error, code: CANNOT_RUN })?;
     let caught = signals::catch()?;
     let outcome = match command.spawn() {
@@ -75,11 +91,35 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
         Err(error) => Err(cannot_start(&command, &error)),
     };
-    claim.leave(region::is_alive);
+    container.leave();
     outcome
 }
 
-fn prepare(arguments: &Arguments) -> Result<(Claim, Command)> {
+/// The container as this run holds it.
+struct Container {
+    claim: Claim,
+    group: Option<Group>,
+    id: String,
+    folder: PathBuf,
+    /// The monitor's.
+    socket: PathBuf,
+}
+
+impl Container {
+    fn leave(self) {
+        if let Some(group) = self.group {
+            group.leave(|| {
+                let pid = i32::try_from(std::process::id()).ok();
+                // A monitor that is absent or hangs removes them later, or there are none.
+                let _ = Client::connect_within(&self.socket, RELEASE_TIMEOUT)
+                    .and_then(|mut monitor| monitor.release(&self.folder, pid));
+            });
+        }
+        self.claim.leave(region::is_alive);
+    }
+}
+
+fn prepare(arguments: &Arguments) -> Result<(Container, Command)> {
     let root = arguments.root.own()?;
     let compute = arguments.compute.with_environment()?;
     let id = match &arguments.name {
@@ -99,13 +139,15 @@ fn prepare(arguments: &Arguments) -> Result<(Claim, Command)> {
     if claim.first {
         write_limits(&folder, &id, compute)?;
     }
-    if let Err(error) = register(&root, &folder, &id, compute) {
-        claim.leave(region::is_alive);
+    let mut variables = claim.variables.clone();
+    let socket = paths::socket(&root);
+    let mut container = Container { claim, group: None, id, folder, socket };
+    if let Err(error) = register(&mut container, arguments, compute) {
+        container.leave();
         return Err(error);
     }
 
-    let mut variables = claim.variables.clone();
-    variables.set("CGPU_DIR", folder.to_string_lossy());
+    variables.set("CGPU_DIR", container.folder.to_string_lossy());
     preload::add_shim(&mut variables, &shim);
     if let Some(gpus) = &arguments.sim {
         preload::add_simulator(&mut variables, &root, gpus)?;
@@ -116,14 +158,14 @@ fn prepare(arguments: &Arguments) -> Result<(Claim, Command)> {
         // The variable would turn the amount into a fraction of the GPU.
         command.env_remove("ALIYUN_COM_GPU_MEM_DEV");
     }
-    Ok((claim, command))
+    Ok((container, command))
 }
 
 /// Returns the variables on which all processes of the container must agree.
 fn container_variables(arguments: &Arguments, compute: Compute) -> Variables {
     let mut variables = Variables::default();
     if let Some(memory) = &arguments.mem {
-        variables.set("ALIYUN_COM_GPU_MEM_CONTAINER", memory.list());
+        variables.set(MEM, memory.list());
         variables.set("CGPU_MEM_UNIT", "MiB");
     }
     compute.export(&mut variables);
@@ -147,24 +189,41 @@ fn write_limits(folder: &Path, id: &str, compute: Compute) -> Result<()> {
 /// Registers the container with the monitor for as long as this process runs. If the monitor
 /// refuses, the program is not started. Without a monitor, or if it does not answer, memory limits
 /// apply all the same.
-fn register(root: &Path, folder: &Path, id: &str, compute: Compute) -> Result<()> {
+fn register(container: &mut Container, arguments: &Arguments, compute: Compute) -> Result<()> {
+    let wall = arguments.wall;
+    let mut limits = Vec::new();
+    if wall != Wall::Off {
+        match Group::enter(&container.id) {
+            Ok(group) => {
+                container.group = Some(group);
+                limits = limits_by_gpu(container, arguments.sim.as_deref());
+            }
+            Err(error) if wall == Wall::Required => {
+                return Err(error.context("--wall required is not possible here"));
+            }
+            Err(_) => {}
+        }
+    }
     let registration = Registration {
-        dir: folder.to_owned(),
-        name: Some(id.to_owned()),
+        dir: container.folder.clone(),
+        name: Some(container.id.clone()),
         weight: compute.weight,
         percent: compute.percent,
         high_priority: compute.high_priority(),
-        limits: Vec::new(),
+        limits: limits.clone(),
         pid: i32::try_from(std::process::id()).ok(),
-        cgroup: None,
+        cgroup: container.group.as_ref().map(|group| group.folder.clone()),
     };
-    match Client::connect(&paths::socket(root))
-        .and_then(|mut monitor| monitor.register(registration))
-    {
+    let registered =
+        Client::connect(&container.socket).and_then(|mut monitor| monitor.register(registration));
+    match &registered {
         Ok(registered) => {
             registered.warnings.iter().for_each(|warning| eprintln!("cgpu: {warning}"))
         }
-        Err(RequestFailure::Refused(refusal)) => return Err(refusal.into()),
+        Err(RequestFailure::Refused(refusal)) => return Err(refusal.clone().into()),
+        Err(failure) if wall == Wall::Required => {
+            bail!("--wall required takes a monitor: {failure}")
+        }
         Err(RequestFailure::Absent(socket, error))
             if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
         {
@@ -173,7 +232,43 @@ fn register(root: &Path, folder: &Path, id: &str, compute: Compute) -> Result<()
         }
         Err(failure) => eprintln!("cgpu: {failure}; {UNSHARED}"),
     }
+    match registered {
+        Ok(registered) if wall == Wall::Required => check_walls(&limits, &registered),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that the driver limits the program on each GPU.
+fn check_walls(limits: &[Limit], registered: &Registered) -> Result<()> {
+    ensure!(
+        !limits.is_empty(),
+        "--wall required takes --mem, a GPU that the monitor shows, and neither {}",
+        SELECTIONS.join(" nor ")
+    );
+    let gpus = limits.iter().map(|limit| limit.uuid.as_str());
+    if let Some((gpu, why)) = first_unset(gpus, Ok(&registered.walls)) {
+        bail!("the driver does not hold the limit on {gpu}, as --wall required demands: {why}");
+    }
     Ok(())
+}
+
+/// Returns the container's memory limit on each GPU, as far as it is known before the shim loads.
+/// The driver limits nothing before it is.
+fn limits_by_gpu(container: &Container, sim: Option<&str>) -> Vec<Limit> {
+    let list = container.claim.variables.get(MEM);
+    let Some(memory) = list.and_then(Memory::of_list) else { return Vec::new() };
+    if SELECTIONS.iter().any(|name| std::env::var_os(name).is_some()) {
+        return Vec::new();
+    }
+    let limit = |uuid, position| Limit { uuid, bytes: memory.at(position).0 };
+    if let Some(list) = sim {
+        let whole = |(_, gpu): &(usize, GpuSpec)| gpu.part != Part::Partitioned;
+        let gpus = simulated(list).unwrap_or_default().into_iter().enumerate().filter(whole);
+        return gpus.map(|(at, gpu)| limit(Uuid(gpu.uuid(at)).to_string(), at)).collect();
+    }
+    let status = Client::connect(&container.socket).and_then(|mut monitor| monitor.status());
+    let gpus = status.map(|status| status.gpus).unwrap_or_default();
+    gpus.into_iter().map(|gpu| limit(gpu.uuid, gpu.index.gpu() as usize)).collect()
 }
 
 /// Returns the exit code as a shell does: the program's own, or 128 plus the signal that ended it.

@@ -8,6 +8,7 @@
 //! | [`board`] | temperature, power, clocks and PCIe link of a GPU |
 //! | [`device_id`] | the name of a GPU or of a MIG instance: `N` or `N.M` |
 //! | [`share`] | what a container with several shares of claims gets |
+//! | [`control_group`] | a process's control group (version 2) and its mount |
 //! | [`wall`] | the driver's memory limit for a container's control group |
 //! | [`record`], [`process`] | what `cgpu-runtime` records of a container beside its region |
 //!
@@ -16,6 +17,7 @@
 
 pub mod board;
 pub mod connection;
+pub mod control_group;
 pub mod device_id;
 pub mod health;
 pub mod inventory;

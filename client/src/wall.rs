@@ -65,6 +65,27 @@ pub struct RegisteredWall {
     pub reason: Option<String>,
 }
 
+/// Returns the first of these devices that has no wall that holds all new memory, and why. `walls`:
+/// what the monitor replied, or why there is no reply.
+#[must_use]
+pub fn first_unset<'a>(
+    devices: impl IntoIterator<Item = &'a str>,
+    walls: Result<&'a [RegisteredWall], &'a str>,
+) -> Option<(&'a str, &'a str)> {
+    devices.into_iter().find_map(|device| {
+        let why = match walls.map(|walls| walls.iter().find(|wall| wall.uuid == device)) {
+            Err(why) => why,
+            Ok(Some(RegisteredWall {
+                state: WallState::Driver | WallState::DriverExceptManaged,
+                ..
+            })) => return None,
+            Ok(Some(wall)) => wall.reason.as_deref().unwrap_or(wall.state.name()),
+            Ok(None) => "the monitor reports no state of it",
+        };
+        Some((device, why))
+    })
+}
+
 /// A container's wall on a device, in the status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WallStatus {

@@ -208,6 +208,29 @@ impl Folder {
         Ok(Self { sharing: Some(id.to_owned()), ..Self::of(root, share)? })
     }
 
+    /// Returns the folder of this container's shares, if it has some.
+    #[must_use]
+    pub fn with_shares_of(root: &Path, id: &str) -> Option<Self> {
+        check_id(id).ok()?;
+        let entries = fs::read_dir(paths::containers(root)).into_iter().flatten().flatten();
+        entries.map(|entry| Self { path: entry.path(), sharing: Some(id.to_owned()) }).find(
+            |folder| folder.recorded().is_some_and(|mut record| record.container(id).is_some()),
+        )
+    }
+
+    /// Whether another container has it, too.
+    #[must_use]
+    pub fn has_others(&self) -> bool {
+        self.recorded().is_some_and(|record| !record.others.is_empty())
+    }
+
+    /// Returns the container's first process, once it is recorded.
+    #[must_use]
+    pub fn first_process(&self) -> Option<i32> {
+        let id = self.sharing.as_deref().unwrap_or_default();
+        self.recorded()?.container(id)?.first.map(|first| first.pid)
+    }
+
     /// Makes the folder, if the GPUs have room for the container's limits.
     ///
     /// # Errors

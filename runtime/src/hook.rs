@@ -114,7 +114,7 @@ impl<'a> Injected<'a> {
             slice.folder.show(pid.context("the container's state has no process id")?)
         });
         if done.is_err() {
-            wall::release(&self.config.root, self.folder.path(), pid);
+            wall::release_own(&self.config.root, &self.folder);
             let _ = slice.folder.remove();
         }
         done

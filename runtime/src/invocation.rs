@@ -263,11 +263,15 @@ impl Invocation {
         self.about(&["delete", "--force"])
     }
 
-    /// Returns whether the command acts on a running container, too.
+    /// Returns whether a `delete` acts on a running container, too.
     #[must_use]
     pub fn is_forced(&self) -> bool {
+        const NO: [&str; 6] = ["0", "f", "F", "false", "False", "FALSE"];
         let after = self.arguments.get(self.arguments_before..).unwrap_or_default();
-        after.iter().any(|argument| argument == "--force" || argument == "-f")
+        after.iter().filter_map(|argument| option(argument)).any(|(name, value)| {
+            let is_off = value.is_some_and(|value| NO.iter().any(|no| value == *no));
+            matches!(name.as_str(), "force" | "f") && !is_off
+        })
     }
 
     /// Returns the arguments that query the container's state.
@@ -413,6 +417,21 @@ mod tests {
             parse("run -f other.json ID").unwrap().file.as_deref(),
             Some(std::path::Path::new("other.json"))
         );
+    }
+
+    #[test]
+    fn forced_delete_is_known_by_each_spelling() {
+        for forced in ["--force", "-f", "-force", "--force=true", "--force=1", "-f=true"] {
+            assert!(
+                parse(&format!("--root /r delete {forced} ID")).unwrap().is_forced(),
+                "{forced}"
+            );
+            assert!(parse(&format!("delete ID {forced}")).unwrap().is_forced(), "{forced}");
+        }
+        for other in ["--force=false", "--force=0", "--systemd-cgroup"] {
+            assert!(!parse(&format!("delete {other} ID")).unwrap().is_forced(), "{other}");
+        }
+        assert!(!parse("-f delete ID").is_ok_and(|other| other.is_forced()));
     }
 
     #[test]

@@ -93,6 +93,17 @@ fn run(invocation: &Invocation) -> Result<ExitCode> {
     let is_slice = prepared.is_some() || folder.as_ref().is_some_and(Folder::exists);
     let configured = invocation.next.as_deref().or(config.runtime.as_deref());
     let next = handover::next(configured, (is_slice || has_gpus) && config.sim.is_none())?;
+    if invocation.command.as_deref() == Some("delete") {
+        let id = invocation.id.as_deref();
+        let of_shares = || id.and_then(|id| Folder::with_shares_of(&config.root, id));
+        let folder = folder.clone().filter(|_| is_slice).or_else(of_shares);
+        // The next runtime refuses to delete one that runs.
+        if let Some(folder) = folder
+            && (invocation.is_forced() || !folder.is_alive())
+        {
+            wall::release_own(&config.root, &folder);
+        }
+    }
     match (invocation.command.as_deref(), prepared) {
         (Some("create"), Some(slice)) => {
             let status = handover::run(&next, invocation);
@@ -107,12 +118,6 @@ fn run(invocation: &Invocation) -> Result<ExitCode> {
             Ok(ExitCode::from(handover::exit_code(status?)))
         }
         (Some("delete"), _) if is_slice => {
-            if let Some(folder) = &folder
-                // The next runtime refuses to delete one that runs.
-                && (invocation.is_forced() || !folder.is_alive())
-            {
-                wall::release(&config.root, folder.path(), None);
-            }
             let status = handover::run(&next, invocation)?;
             if status.success()
                 // If another engine's container with this id is alive, the runtime has deleted

@@ -5,12 +5,13 @@
 use std::path::Path;
 
 use cgpu_client::Client;
-use cgpu_client::wall::{RegisteredWall, WallState};
+use cgpu_client::wall::{RegisteredWall, first_unset};
 use cgpu_shm::limits::Limits;
 use cgpu_shm::paths;
 use serde::Deserialize;
 
 use crate::config::PATH;
+use crate::folder::Folder;
 use crate::gpus::MONITOR_TIMEOUT;
 use crate::plan::Refusal;
 
@@ -43,25 +44,14 @@ pub(crate) fn check(
     limits: &Limits,
     registered: Result<&[RegisteredWall], &str>,
 ) -> Result<(), Refusal> {
-    for (uuid, _) in &limits.gpus {
-        let name = uuid.to_string();
-        let why = match registered {
-            Err(why) => why,
-            Ok(walls) => match walls.iter().find(|wall| wall.uuid == name) {
-                Some(RegisteredWall {
-                    state: WallState::Driver | WallState::DriverExceptManaged,
-                    ..
-                }) => continue,
-                Some(wall) => wall.reason.as_deref().unwrap_or(wall.state.name()),
-                None => "the monitor reports no state of it",
-            },
-        };
-        return Err(Refusal(format!(
-            "the driver does not hold the container's memory limit on {name}, as wall = \
+    let gpus: Vec<String> = limits.gpus.iter().map(|(uuid, _)| uuid.to_string()).collect();
+    match first_unset(gpus.iter().map(String::as_str), registered) {
+        None => Ok(()),
+        Some((gpu, why)) => Err(Refusal(format!(
+            "the driver does not hold the container's memory limit on {gpu}, as wall = \
              \"required\" in {PATH} demands: {why}"
-        )));
+        ))),
     }
-    Ok(())
 }
 
 /// Removes the driver's limits of a container that ends, before its control group is removed. A
@@ -71,11 +61,20 @@ pub fn release(root: &Path, folder: &Path, pid: Option<i32>) {
         .and_then(|mut monitor| monitor.release(folder, pid));
 }
 
+/// As [`release`], of a container that may have its folder with others.
+pub fn release_own(root: &Path, folder: &Folder) {
+    match folder.first_process() {
+        None if folder.has_others() => {}
+        pid => release(root, folder.path(), pid.filter(|_| folder.has_others())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader};
     use std::os::unix::net::UnixListener;
 
+    use cgpu_client::wall::WallState;
     use cgpu_shm::units::Bytes;
 
     use super::*;

@@ -2,9 +2,10 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use cgpu_client::control_group::{mounts, of_text};
 
 use super::Reason;
 
@@ -21,42 +22,6 @@ pub enum Member {
     Of(u32, PathBuf),
     /// Another process: it may be in a group with others.
     Other(u32),
-}
-
-/// Returns the folders where the hierarchy of version 2 is mounted as a whole, from the text of
-/// `mountinfo`.
-pub fn mounts(mountinfo: &[u8]) -> impl Iterator<Item = PathBuf> {
-    mountinfo.split(|byte| *byte == b'\n').filter_map(|line| {
-        let mut fields = line.split(|byte| *byte == b' ');
-        let root = fields.nth(3)?;
-        let point = fields.next()?;
-        let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
-        (rest.next()? == b"cgroup2" && root == b"/").then(|| unescaped(point))
-    })
-}
-
-/// Spaces and the like are octal in `mountinfo`.
-fn unescaped(field: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&first, tail)) = rest.split_first() {
-        let octal = (first == b'\\')
-            .then(|| tail.get(..3))
-            .flatten()
-            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        bytes.push(octal.unwrap_or(first));
-        rest = if octal.is_some() { &tail[3..] } else { tail };
-    }
-    Path::new(OsStr::from_bytes(&bytes)).to_owned()
-}
-
-/// Returns a process's group below the mount, from the text of its `cgroup`. None: it is in none of
-/// version 2, or in one that our view of the hierarchy does not have.
-fn of_text(text: &[u8]) -> Option<PathBuf> {
-    let line = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"0::/"))?;
-    let path = Path::new(OsStr::from_bytes(line));
-    let is_plain = path.components().all(|part| matches!(part, std::path::Component::Normal(_)));
-    (is_plain && !line.ends_with(b" (deleted)")).then(|| path.to_owned())
 }
 
 /// Returns the topmost part of a group's path that an engine has named after a container: the
@@ -142,19 +107,6 @@ mod tests {
     use super::*;
 
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-
-    #[test]
-    fn mount_is_that_of_the_whole_hierarchy() {
-        let line = |root: &str, point: &str, kind: &str| {
-            format!("25 20 0:21 {root} {point} rw,nosuid shared:4 - {kind} cgroup2 rw\n")
-        };
-        let of = |lines: &[String]| mounts(lines.concat().as_bytes()).next();
-        let whole = line("/", "/sys/fs/cgroup", "cgroup2");
-        assert_eq!(of(&[line("/", "/sys", "sysfs"), whole]), Some("/sys/fs/cgroup".into()));
-        assert_eq!(of(&[line("/docker/a", "/sys/fs/cgroup", "cgroup2")]), None, "a part");
-        assert_eq!(of(&[line("/", "/a\\040b", "cgroup2")]), Some("/a b".into()));
-        assert_eq!(mounts(b"").next(), None);
-    }
 
     #[test]
     fn group_is_the_one_named_after_the_container() {

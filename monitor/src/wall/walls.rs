@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use cgpu_client::control_group::mounts;
 use cgpu_client::record;
 use cgpu_inventory::memory_limits::{self, GroupMemory, Limits, Refused};
 use cgpu_shm::units::Bytes;
@@ -245,7 +246,7 @@ impl Walls {
             Refused::NotSupported => Reason::NotSupported,
             Refused::NotFound => {
                 let info = std::fs::read(self.proc.join("self/mountinfo")).unwrap_or_default();
-                let mount = group::mounts(&info).find(|mount| folder.starts_with(mount));
+                let mount = mounts(&info).find(|mount| folder.starts_with(mount));
                 let gap = mount.and_then(|mount| memory_limits::gap(&mount, folder));
                 gap.map_or(Reason::NotFound, Reason::NoDmem)
             }

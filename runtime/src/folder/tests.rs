@@ -194,6 +194,13 @@ fn containers_with_the_same_shares_have_one_folder() {
         assert!(refused.contains("is in use"), "{refused}");
     }
     let others = make_of_shares(root.path(), "six", 5000, &["c"]).unwrap();
+    for folder in [&one, &two, &others] {
+        let id = folder.sharing.as_deref().unwrap();
+        assert_eq!(Folder::with_shares_of(root.path(), id).as_ref(), Some(folder));
+    }
+    assert_eq!(Folder::with_shares_of(root.path(), "unknown"), None);
+    assert_eq!((two.has_others(), two.first_process()), (true, Some(own)));
+    assert_eq!((others.has_others(), others.first_process()), (false, None));
     // The first goes, whose record was the folder's.
     one.remove().unwrap();
     assert!(two.exists() && two.is_alive() && !one.own().exists());

@@ -33,6 +33,7 @@ mod race;
 mod recorded;
 mod region;
 mod run;
+mod run_group;
 mod same;
 mod service;
 mod surroundings;

@@ -1,0 +1,133 @@
+//! `cgpu run` as root: the control group of its program, and the driver's memory limit for it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cgpu_e2e::{Child, ControlGroups, Fixture, MIB, Monitor, Outcome, skip};
+
+const A10: &str = "A10:23028";
+
+/// Returns a group of the test's own in which `cgpu run` is started; none: the test is skipped.
+fn groups(test: &str) -> Option<(ControlGroups, PathBuf)> {
+    match ControlGroups::mount(test) {
+        Ok(groups) => {
+            let folder = groups.create("caller");
+            Some((groups, folder))
+        }
+        Err(reason) => {
+            skip(test, "cgroups", &reason);
+            None
+        }
+    }
+}
+
+/// Returns `cgpu run` on the fixture's GPUs, started in a group.
+fn run(fixture: &Fixture, folder: &Path, arguments: &[&str]) -> std::process::Command {
+    let mut command = fixture.cgpu(&["run", "--root", &fixture.root().to_string_lossy()]);
+    command.args(arguments);
+    ControlGroups::start_in(&mut command, folder);
+    command
+}
+
+fn below(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).expect("a group").map(|entry| entry.expect("an entry"));
+    let folders = entries.filter(|entry| entry.path().is_dir());
+    folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// What the driver says of a group: its limit and its use.
+fn driver(fixture: &Fixture, folder: &Path) -> [u64; 2] {
+    let mut command = fixture.program("memory_limits");
+    command.arg(folder);
+    let limits = Outcome::of(command);
+    ["hard", "used"].map(|key| limits.number(key))
+}
+
+#[test]
+fn program_has_a_control_group_of_its_own_until_it_ends() {
+    let Some((groups, caller)) = groups("program_has_a_control_group_of_its_own_until_it_ends")
+    else {
+        return;
+    };
+    let fixture = Fixture::new(A10);
+    let script = "trap 'exit 9' TERM; grep ^0:: /proc/self/cgroup; while :; do sleep 0.05; done";
+    let start = |wall, name| {
+        let options = ["--wall", wall, "--name", name, "--", "sh", "-c", script];
+        Child::start(run(&fixture, &caller, &options))
+    };
+    let mut first = start("auto", "a");
+    assert!(first.line().ends_with("/caller/cgpu-a"));
+    // One that was killed.
+    let _ = groups.create("caller/cgpu-killed");
+    // A run of the same name joins it.
+    let mut second = start("auto", "a");
+    assert!(second.line().ends_with("/caller/cgpu-a"));
+    let mut without = start("off", "b");
+    assert!(without.line().ends_with("/caller"));
+    assert_eq!(below(&caller), ["cgpu-a"]);
+    for child in [&mut first, &mut without] {
+        child.signal(libc::SIGTERM);
+    }
+    first.finish().exits(9);
+    without.finish().exits(9);
+    assert_eq!(below(&caller), ["cgpu-a"], "the second program is in it");
+    second.signal(libc::SIGTERM);
+    second.finish().exits(9);
+    assert!(below(&caller).is_empty());
+}
+
+#[test]
+fn driver_limits_a_program_of_run_until_it_ends() {
+    let Some((_groups, caller)) = groups("driver_limits_a_program_of_run_until_it_ends") else {
+        return;
+    };
+    for wall in ["dmem", "misc"] {
+        let fixture = Fixture::new(A10).walled(wall);
+        let _monitor = Monitor::start_with(&fixture, "tree = \"none\"\nwall_margin_mib = 512\n");
+        let hold = fixture.dist().program("hold");
+        let options = ["--mem", "1GiB", "--name", "a", "--wall", "required", "--"];
+        let mut command = run(&fixture, &caller, &options);
+        command.args([hold.as_os_str(), "512M".as_ref()]);
+        let mut held = Child::start(command);
+        held.line();
+        let folder = caller.join("cgpu-a");
+        // One margin for the process, and one for the next.
+        fixture.eventually("the limit with margins", || {
+            (driver(&fixture, &folder)[0] == 2048 * MIB).then_some(())
+        });
+        assert!(driver(&fixture, &folder)[1] >= 512 * MIB, "{wall}: not charged");
+        let share = || fixture.smi()["containers"][0]["gpus"][0]["wall"]["state"].clone();
+        fixture.eventually("the state", || (share() == "driver").then_some(()));
+        held.finish().exits(0);
+        assert!(below(&caller).is_empty(), "{wall}");
+        let left = fs::read_dir(fixture.root().join("walls")).into_iter().flatten().count();
+        assert_eq!(left, 0, "{wall}: the limit was removed before its group");
+    }
+}
+
+#[test]
+fn required_limit_that_the_driver_does_not_hold_refuses_the_start() {
+    let test = "required_limit_that_the_driver_does_not_hold_refuses_the_start";
+    let Some((_groups, caller)) = groups(test) else { return };
+    let refused = |fixture: &Fixture, options: &[&str]| {
+        let all = [&["--wall", "required"], options, &["--", "echo", "started"]].concat();
+        let outcome = Outcome::of(run(fixture, &caller, &all)).exits(126);
+        assert!(outcome.stdout.is_empty() && outcome.stderr.lines().count() == 1, "{outcome:?}");
+        assert!(below(&caller).is_empty(), "{options:?}");
+        let left = fs::read_dir(fixture.root().join("containers")).expect("the containers");
+        assert_eq!(left.count(), 0, "{options:?}");
+        outcome.stderr
+    };
+    let old = Fixture::new(A10);
+    assert!(refused(&old, &["--mem", "1GiB"]).contains("takes a monitor"));
+    let _monitor = Monitor::start(&old);
+    let why = refused(&old, &["--mem", "1GiB"]);
+    assert!(why.contains("GPU-") && why.contains("r615"), "{why}");
+    let new = Fixture::new(A10).walled("dmem");
+    let _monitor = Monitor::start(&new);
+    assert!(refused(&new, &[]).contains("takes --mem"));
+    // Where the driver's limit is not required, nothing is said.
+    let auto = run(&old, &caller, &["--mem", "1GiB", "--", "echo", "started"]);
+    let outcome = Outcome::of(auto).exits(0);
+    assert_eq!((&*outcome.stdout, &*outcome.stderr), ("started\n", ""));
+}
