@@ -94,8 +94,8 @@ pub struct WallStatus {
     /// Why it is not [`WallState::Driver`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Name of the reason, where [`WallState::Shim`] holds the limit: `off`, `old_driver`, `refused`
-    /// and others.
+    /// Name of the reason, where [`WallState::Shim`] holds the limit: `off`, `old_driver`,
+    /// `refused` and others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absent: Option<String>,
     /// The driver's limit for the control group, in bytes, as last read; none: it has none.
@@ -120,8 +120,8 @@ impl WallStatus {
     /// before it is accounted.
     const MIN_EXCESS: u64 = 256 << 20;
 
-    /// Whether it is worth a line: the driver limits the group, or could. Without one, the shim alone
-    /// holds the limit, as with all older drivers.
+    /// Whether it is worth a line: the driver limits the group, or could. Without one, the shim
+    /// alone holds the limit, as with all older drivers.
     #[must_use]
     pub fn is_notable(&self) -> bool {
         self.state.is_set()

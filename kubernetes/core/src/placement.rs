@@ -9,8 +9,8 @@ use crate::resource_request::ResourceRequest;
 /// Chooses GPUs and returns their positions in the node's list.
 ///
 /// Each GPU must have room for the largest part that the pod requests of one GPU, and be one that
-/// the pod may have. Of the GPUs that fit, the fullest or the emptiest are taken; of equal ones, the
-/// first. Of several, those that are close together come first.
+/// the pod may have. Of the GPUs that fit, the fullest or the emptiest are taken; of equal ones,
+/// the first. Of several, those that are close together come first.
 ///
 /// A GPU of which more is held than it has takes no pod, not even one that requests none of what is
 /// short. A claim on such a GPU is never confirmed ([`crate::claim`]), so it would be made and

@@ -36,8 +36,8 @@ pub(crate) struct Options {
     /// Nodes that are preferred: those that would be the fullest, or the emptiest
     #[arg(long, env = "CGPU_NODE_PLACEMENT", value_enum, default_value_t = NodePlacement::Binpack)]
     pub node_placement: NodePlacement,
-    /// Read HAMi's names as well (nvidia.com/gpu, gpumem, gpumem-percentage, gpucores, priority, and
-    /// annotations)
+    /// Read HAMi's names as well (nvidia.com/gpu, gpumem, gpumem-percentage, gpucores, priority,
+    /// and annotations)
     #[arg(long, env = "CGPU_HAMI", action = ArgAction::SetTrue)]
     pub hami: bool,
     /// Interval of lists of all nodes and pods, in seconds

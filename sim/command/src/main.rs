@@ -1,5 +1,6 @@
 //! `cgpu-sim`: shows simulated GPUs (`status`) and journals of runs on them (`trace`), injects
-//! errors (`xid`), changes clocks (`clock`), shows limits of control groups (`wall`), and measures the simulator's speed (`speed`).
+//! errors (`xid`), changes clocks (`clock`), shows limits of control groups (`wall`), and measures
+//! the simulator's speed (`speed`).
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout)] // `print_output` writes there
 

@@ -65,8 +65,8 @@ impl<W: Words> Timeline<'_, W> {
     /// Charges memory of a GPU to a process itself.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], exactly if the GPU, the domain, or a control group of the process has
-    /// less than that left.
+    /// [`Error::OutOfMemory`], exactly if the GPU, the domain, or a control group of the process
+    /// has less than that left.
     pub fn take_memory(
         &mut self,
         process: usize,

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * accounting [FOLDER] - checks what NVML reports of processes beyond their lists: details, accounting
- * of running and of ended processes, and, in the control group of FOLDER, its limits. Without FOLDER
- * there is no back end for limits. For a driver without a shim, 13.4 or newer; as root, or refused.
+ * accounting [FOLDER] - checks what NVML reports of processes beyond their lists: details,
+ * accounting of running and of ended processes, and, in the control group of FOLDER, its limits.
+ * Without FOLDER there is no back end for limits. For a driver without a shim, 13.4 or newer; as
+ * root, or refused.
  */
 #include "driver.h"
 

@@ -81,7 +81,8 @@ echo "killed: policy $(policy), weight $(cat /run/cgpu_km/0/a/weight), restarts 
 
 before=$(main)
 mkdir -p /run/systemd/system/cgpu-monitor.service.d
-printf '[Service]\nWatchdogSec=1\n' >/run/systemd/system/cgpu-monitor.service.d/watchdog.conf
+# Longer than a busy host delays the monitor.
+printf '[Service]\nWatchdogSec=5\n' >/run/systemd/system/cgpu-monitor.service.d/watchdog.conf
 systemctl daemon-reload
 systemctl restart cgpu-monitor
 until_is 60 "its tree" test -e /run/cgpu_km/0/a/weight
