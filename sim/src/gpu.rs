@@ -141,11 +141,39 @@ pub struct GpuSpec {
     pub total: Bytes,
     /// A whole GPU, a partitioned one, or an instance.
     pub part: Part,
+    /// Its NUMA node and PCIe root.
+    pub place: Place,
+}
+
+/// NUMA node, 0 to 3, and PCIe root, 1 to 7, of a GPU. The kernel does not know simulated GPUs, so
+/// it is the device in the GPU's PCI address: two bits of the node, three of the root. 0: none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place(u8);
+
+impl Place {
+    /// Parses `NODE.ROOT`.
+    fn parse(text: &str) -> Option<Self> {
+        let (node, root) = text.split_once('.')?;
+        let (node, root) = (node.parse::<u8>().ok()?, root.parse::<u8>().ok()?);
+        (node < 4 && (1..8).contains(&root)).then_some(Self(node << 3 | root))
+    }
+
+    pub(crate) const fn of_bits(bits: u64) -> Self {
+        Self((bits & Self::MASK) as u8)
+    }
+
+    pub(crate) const fn bits(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// Bits of a place.
+    pub(crate) const MASK: u64 = 0x1f;
 }
 
 impl GpuSpec {
     /// Parses a list such as `A10:23028,T4:15109`. The size defaults to the model's.
-    /// `A100/mig=3g.40gb,2g.20gb` is partitioned, and its instances follow it.
+    /// `A100@1.2` is on NUMA node 1 and PCIe root 2. `A100/mig=3g.40gb,2g.20gb` is partitioned, and
+    /// its instances follow it.
     ///
     /// # Errors
     /// [`Error::Settings`]; for an unknown model it lists the known ones.
@@ -193,6 +221,17 @@ impl GpuSpec {
     }
 
     fn parse(entry: &str) -> Result<Self, Error> {
+        let Some((entry, place)) = entry.split_once('@') else { return Self::parse_model(entry) };
+        let place = Place::parse(place).ok_or_else(|| {
+            Error::Settings(format!(
+                "CGPU_SIM_GPUS: {place:?} after {entry:?} is not NODE.ROOT, a NUMA node from 0 to 3 \
+                 and a PCIe root from 1 to 7"
+            ))
+        })?;
+        Ok(Self { place, ..Self::parse_model(entry)? })
+    }
+
+    fn parse_model(entry: &str) -> Result<Self, Error> {
         let (key, size) = match entry.split_once(':') {
             Some((key, size)) => (key, Some(size)),
             None => (entry, None),
@@ -219,7 +258,7 @@ impl GpuSpec {
     }
 
     const fn whole(model: &'static Model, mib: u64) -> Self {
-        Self { model, total: Bytes::from_mib(mib), part: Part::Whole }
+        Self { model, total: Bytes::from_mib(mib), part: Part::Whole, place: Place(0) }
     }
 
     const fn instance(&self) -> Option<Instance> {
@@ -248,7 +287,7 @@ impl GpuSpec {
     /// Returns the model whose GPU has this UUID; none: the GPU is not simulated.
     #[must_use]
     pub fn model_of(uuid: [u8; 16]) -> Option<&'static Model> {
-        let whole = |model| Self { model, total: Bytes::ZERO, part: Part::Whole };
+        let whole = |model| Self::whole(model, 0);
         let has = |model: &&'static Model| (0..MAX_GPUS).any(|at| whole(*model).uuid(at) == uuid);
         MODELS.iter().find(has)
     }
@@ -307,7 +346,7 @@ impl GpuSpec {
     #[must_use]
     pub fn pci(&self, index: usize) -> (u32, u32, u32) {
         let index = self.instance().map_or(index, |instance| instance.gpu);
-        (0, 0x07 + u32::try_from(index).unwrap_or(u32::MAX), 0)
+        (0, 0x07 + u32::try_from(index).unwrap_or(u32::MAX), u32::from(self.place.0))
     }
 
     /// Returns the footprint of a kernel; `None` if a multiprocessor cannot hold one block.
@@ -372,6 +411,10 @@ mod tests {
             ("A10:", "not a size"),
             ("A10:-5", "not a size"),
             ("A10:12", "between 1024"),
+            ("A10@4.1", "NODE.ROOT, a NUMA node from 0 to 3"),
+            ("A10:12000@0.0", "not NODE.ROOT"),
+            ("A10@1", "not NODE.ROOT"),
+            ("B17@0.1", "known are P100, P4"),
             (&["T4"; 17].join(","), "17 GPUs"),
         ] {
             let error = GpuSpec::parse_list(list).unwrap_err().to_string();
@@ -400,6 +443,16 @@ mod tests {
                 "{key} {threads} {shared}"
             );
         }
+    }
+
+    #[test]
+    fn place_of_a_gpu_is_in_its_pci_address() {
+        let gpus = GpuSpec::parse_list("A100@1.2,T4:15109@3.7,T4,A100:40960@0.1/mig=3g.20gb");
+        let gpus = gpus.unwrap();
+        let addresses: Vec<_> = gpus.iter().enumerate().map(|(at, gpu)| gpu.pci(at)).collect();
+        let expected = [(0, 7, 0b01_010), (0, 8, 0b11_111), (0, 9, 0), (0, 10, 1), (0, 10, 1)];
+        assert_eq!(addresses, expected);
+        assert!(gpus.iter().all(|gpu| Place::of_bits(gpu.place.bits()) == gpu.place));
     }
 
     #[test]

@@ -6,6 +6,9 @@ use std::time::Duration;
 use cgpu_client::Client;
 use cgpu_shm::paths;
 
+/// Timeout for asking the monitor whether GPUs are simulated.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Connects to the monitor of this root, if it runs as root or as our own user: another user's
 /// would report any GPUs.
 ///
@@ -19,4 +22,11 @@ pub fn connect(root: &Path, timeout: Duration) -> Result<Client, String> {
         return Err(format!("the monitor at {} does not run as root", root.display()));
     }
     Ok(monitor)
+}
+
+/// Returns whether the GPUs are simulated, as this process's environment or the monitor says.
+#[must_use]
+pub fn are_simulated(root: &Path) -> bool {
+    let by_monitor = || connect(root, TIMEOUT).ok()?.inventory().ok()?.simulated;
+    cgpu_inventory::simulated().or_else(by_monitor).is_some()
 }

@@ -25,6 +25,22 @@ impl Place {
     }
 }
 
+impl Place {
+    /// Returns the place of a simulated GPU, which the kernel does not know: it is the device in
+    /// its PCI address, `00000000:07:0A.0` (`CGPU_SIM_GPUS` in `docs/internals/simulator.md`).
+    #[must_use]
+    pub fn of_simulated(bus_id: &str) -> Self {
+        let device = bus_id.rsplit(':').next().and_then(|rest| rest.split_once('.'));
+        match device.and_then(|(device, _)| u32::from_str_radix(device, 16).ok()) {
+            None | Some(0) => Self::default(),
+            Some(device) => Self {
+                numa_node: Some(device >> 3),
+                pcie_root: Some(format!("pci0000:{device:02x}")),
+            },
+        }
+    }
+}
+
 /// Returns the kernel's folder of a PCI device.
 fn kernel_device(devices: &Path, bus_id: &str) -> Option<PathBuf> {
     let (domain, rest) = bus_id.split_once(':')?;
@@ -53,6 +69,14 @@ fn numa_node(device: &Path) -> Option<u32> {
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn place_of_a_simulated_gpu_is_in_its_address() {
+        let place = Place::of_simulated("00000000:07:0A.0");
+        assert_eq!((place.numa_node, place.pcie_root.as_deref()), (Some(1), Some("pci0000:0a")));
+        assert_eq!(Place::of_simulated("00000000:08:00.0"), Place::default());
+        assert_eq!(Place::of_simulated(""), Place::default());
+    }
 
     #[test]
     fn pcie_root_and_numa_node_are_those_of_the_kernel() {

@@ -9,7 +9,7 @@ use cgpu_kubernetes_core::gpus::{Inventory, Locality};
 use cgpu_kubernetes_core::names::annotation;
 use cgpu_kubernetes_core::object::Node;
 use cgpu_kubernetes_node::gpus::NodeGpu;
-use cgpu_kubernetes_node::monitor;
+use cgpu_kubernetes_node::monitor::{self, are_simulated};
 use cgpu_kubernetes_node::pci::Place;
 use nvml_wrapper::Nvml;
 
@@ -51,7 +51,10 @@ impl DetailsReader {
                 }
             };
             if let Some((product, bus_id)) = found.filter(|(product, _)| !product.is_empty()) {
-                let Place { numa_node, pcie_root } = Place::of(&self.pci_devices, &bus_id);
+                let place = Place::of(&self.pci_devices, &bus_id);
+                let is_unknown = place == Place::default() && are_simulated(&self.root);
+                let Place { numa_node, pcie_root } =
+                    if is_unknown { Place::of_simulated(&bus_id) } else { place };
                 let locality = Locality { numa_node, pcie_root };
                 self.known.insert(host.name(), Details { product: Some(product), locality });
             }

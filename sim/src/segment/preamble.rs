@@ -9,7 +9,7 @@ use cgpu_shm::units::Bytes;
 
 use super::areas::AREAS;
 use crate::error::Error;
-use crate::gpu::{GpuSpec, MAX_GPUS, MODELS};
+use crate::gpu::{GpuSpec, MAX_GPUS, MODELS, Place};
 use crate::instance::Part;
 use crate::settings::{Figures, Settings};
 use crate::timeline;
@@ -63,7 +63,9 @@ impl Preamble {
         let gpus = settings.gpus.clone().unwrap_or_else(GpuSpec::default_list);
         let mut words = vec![MAGIC, layout(), boot(), settings.time_scale_milli];
         words.extend(settings.figures.words());
-        words.extend(gpus.iter().flat_map(|gpu| [model_number(gpu), gpu.total.0, gpu.part.word()]));
+        // Sizes are whole MiB, so the place is in their lowest bits.
+        let sizes = |gpu: &GpuSpec| gpu.total.0 & !Place::MASK | gpu.place.bits();
+        words.extend(gpus.iter().flat_map(|gpu| [model_number(gpu), sizes(gpu), gpu.part.word()]));
         words
     }
 
@@ -91,7 +93,12 @@ impl Preamble {
         let numbers =
             self.gpus.iter().map(|gpu| gpu.each_ref().map(|word| word.load(Ordering::Relaxed)));
         let gpu = |[model, total, part]: [u64; 3]| match MODELS.get(index(model - 1)) {
-            Some(model) => Ok(GpuSpec { model, total: Bytes(total), part: Part::of_word(part) }),
+            Some(model) => Ok(GpuSpec {
+                model,
+                total: Bytes(total & !Place::MASK),
+                part: Part::of_word(part),
+                place: Place::of_bits(total),
+            }),
             None => {
                 Err(Error::Segment(format!("the segment names model {model} of {}", MODELS.len())))
             }

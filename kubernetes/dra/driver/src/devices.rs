@@ -12,7 +12,7 @@ use cgpu_kubernetes_dra::device::{Details, Device, Mode, Pool};
 use cgpu_kubernetes_dra::owner::OtherOwners;
 use cgpu_kubernetes_dra::slices::Earlier;
 use cgpu_kubernetes_node::gpus::{Gpus, NodeGpu};
-use cgpu_kubernetes_node::monitor;
+use cgpu_kubernetes_node::monitor::{self, are_simulated};
 use nvml_wrapper::Nvml;
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -150,15 +150,6 @@ impl Observer {
             }
         }
     }
-}
-
-/// Returns whether the GPUs are simulated, as this process's environment or the monitor says.
-fn are_simulated(root: &Path) -> bool {
-    let by_monitor = || {
-        let mut monitor = monitor::connect(root, MONITOR_TIMEOUT).ok()?;
-        monitor.inventory().ok()?.simulated
-    };
-    cgpu_inventory::simulated().or_else(by_monitor).is_some()
 }
 
 /// Reads from the monitor what its GPUs are; none: there is no monitor that answers.

@@ -86,3 +86,19 @@ fn products_and_places_of_gpus_are_on_the_node() {
         (gpus.len() == 2 && gpus.iter().zip(&expected).all(is_known)).then_some(())
     });
 }
+
+#[test]
+fn place_of_simulated_gpus_is_that_of_their_list() {
+    let list = "T4:15109@0.1,T4:15109@1.2";
+    let fixture = Fixture::new(list);
+    let host = Host::new(&fixture, list);
+    let _plugin = host.plugin(&[]);
+    fixture.eventually("the places", || {
+        let gpus = host.gpus();
+        let is_known = |(gpu, (numa, root)): (&Value, (i32, &str))| {
+            gpu["numa_node"] == numa && gpu["pcie_root"] == root
+        };
+        let expected = [(0, "pci0000:01"), (1, "pci0000:0a")];
+        (gpus.len() == 2 && gpus.iter().zip(expected).all(is_known)).then_some(())
+    });
+}
