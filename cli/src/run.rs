@@ -247,7 +247,7 @@ fn check_walls(limits: &[Limit], registered: &Registered) -> Result<()> {
     );
     let gpus = limits.iter().map(|limit| limit.uuid.as_str());
     if let Some((gpu, why)) = first_unset(gpus, Ok(&registered.walls)) {
-        bail!("the driver does not hold the limit on {gpu}, as --wall required demands: {why}");
+        bail!("the driver does not hold the limit on {gpu}: {why} (--wall auto starts it without)");
     }
     Ok(())
 }

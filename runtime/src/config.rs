@@ -91,6 +91,9 @@ fn explained(line: &str, message: &str) -> String {
         "ld_preload" | "high_priority" if !["true", "false"].contains(&value) => {
             format!("{key}: expected true or false")
         }
+        "wall" if value.contains("off") => {
+            "wall: \"off\" belongs in monitor.toml; expected \"auto\" or \"required\"".to_owned()
+        }
         "wall" => format!("wall: expected \"auto\" or \"required\", found {value}"),
         "runtime" | "shim" | "root" | "sim" if !value.starts_with(['"', '\'']) => {
             format!("{key}: expected text in quotes")
@@ -368,6 +371,7 @@ mod tests {
             ("ld_preload = yes", "line 1: ld_preload: expected true or false"),
             ("high_priority = 0", "line 1: high_priority: expected true or false"),
             ("wall = 'on'", "line 1: wall: expected \"auto\" or \"required\", found 'on'"),
+            ("wall = 'off'", "line 1: wall: \"off\" belongs in monitor.toml"),
             ("wall = 1", "line 1: wall: expected \"auto\" or \"required\", found 1"),
             ("\nmax_weight = 26", "line 2: max_weight: expected 1 to 25, found 26"),
         ] {

@@ -48,8 +48,8 @@ pub(crate) fn check(
     match first_unset(gpus.iter().map(String::as_str), registered) {
         None => Ok(()),
         Some((gpu, why)) => Err(Refusal(format!(
-            "the driver does not hold the container's memory limit on {gpu}, as wall = \
-             \"required\" in {PATH} demands: {why}"
+            "the driver does not hold the container's memory limit on {gpu}: {why} (wall = \
+             \"required\" in {PATH}; \"auto\" starts containers without it)"
         ))),
     }
 }
@@ -126,6 +126,9 @@ mod tests {
             assert!(refused.contains(gpus[1]) && refused.contains(why), "{refused}");
         }
         let refused = check(&limits, Err("no monitor")).unwrap_err().to_string();
-        assert!(refused.contains(gpus[0]) && refused.ends_with("no monitor"), "{refused}");
+        assert!(
+            refused.contains(gpus[0]) && refused.contains(": no monitor (wall = \"required\""),
+            "{refused}"
+        );
     }
 }
