@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+/// Where engines look for control groups.
+const SYSTEM: &str = "/sys/fs/cgroup";
+
 /// Timeout for the last processes of a group to be gone.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -20,7 +23,23 @@ const END_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct ControlGroups {
     own: PathBuf,
-    mount: tempfile::TempDir,
+    mount: Place,
+}
+
+/// Where the hierarchy is mounted.
+#[derive(Debug)]
+enum Place {
+    Own(tempfile::TempDir),
+    System,
+}
+
+impl Place {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Own(folder) => folder.path(),
+            Self::System => Path::new(SYSTEM),
+        }
+    }
 }
 
 impl ControlGroups {
@@ -29,11 +48,23 @@ impl ControlGroups {
     /// # Errors
     /// The reason to skip the test: this user may not do that here.
     pub fn mount(name: &str) -> Result<Self, String> {
+        let mount = tempfile::tempdir().map_err(|error| error.to_string())?;
+        Self::mount_at(Place::Own(mount), name)
+    }
+
+    /// As [`Self::mount`], where engines look for control groups, in place of what is mounted there.
+    ///
+    /// # Errors
+    /// The reason to skip the test: this user may not do that here.
+    pub fn mount_for_engines(name: &str) -> Result<Self, String> {
+        Self::mount_at(Place::System, name)
+    }
+
+    fn mount_at(mount: Place, name: &str) -> Result<Self, String> {
         let reason = |what: &str| {
             let error = io::Error::last_os_error();
             format!("control groups of version 2: {what}: {error}")
         };
-        let mount = tempfile::tempdir().map_err(|error| error.to_string())?;
         let point = c_path(mount.path());
         // SAFETY: changes only the calling thread's view of mounts.
         if unsafe { libc::unshare(libc::CLONE_NEWNS) } == -1 {
@@ -52,6 +83,10 @@ impl ControlGroups {
         };
         if private == -1 {
             return Err(reason("the mounts cannot be made private"));
+        }
+        if matches!(mount, Place::System) {
+            // SAFETY: the path is a C string. It fails where nothing is mounted.
+            unsafe { libc::umount2(point.as_ptr(), libc::MNT_DETACH) };
         }
         let kind = c"cgroup2".as_ptr();
         // SAFETY: all are C strings that outlive the call.

@@ -237,6 +237,10 @@ pub(crate) const SAMPLED: &[Sampled] = &[
         why: "the simulated GPU crashes before one in eight stores, by a seed that a failure prints",
     },
     Sampled {
+        variable: ("CGPU_WALL_CONTAINERS", "20"),
+        why: "20 containers instead of 1,000 come and go; a decision's test has 1,000",
+    },
+    Sampled {
         variable: ("CGPU_TREE_SECONDS", "8"),
         why: "programs access the control tree for 8 s instead of a minute",
     },

@@ -39,6 +39,7 @@ macro_rules! with_each_runtime {
 mod borders;
 mod hostile;
 mod shares;
+mod wall;
 
 with_each_runtime! {
     two_containers_share_a_gpu

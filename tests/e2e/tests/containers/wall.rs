@@ -1,0 +1,214 @@
+//! The driver's own memory limit for a container's control group: attacks on the shim with and
+//! without it, on both simulated back ends, in groups of version 2 that the runtime has made.
+
+use super::*;
+
+with_each_runtime! {
+    containers_leave_no_limit_of_the_driver
+}
+
+mod steps {
+    use std::time::Instant;
+
+    use cgpu_e2e::{ControlGroups, install, skip};
+
+    use super::*;
+
+    const A10: &str = "A10:23028";
+    const WALLS: [&str; 2] = ["dmem", "misc"];
+    /// 6/22 and 8/22 of the GPU.
+    const ATTACKER: &[&str] = &["ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=22"];
+    const NEIGHBOUR: &[&str] = &["ALIYUN_COM_GPU_MEM_CONTAINER=8", "ALIYUN_COM_GPU_MEM_DEV=22"];
+    /// The attacker's limit.
+    const LIMIT: u64 = 23028 * 6 / 22;
+    /// What the wall exceeds a limit by, for each process and one more.
+    const MARGIN: u64 = 512;
+
+    fn groups(test: &str) -> Option<ControlGroups> {
+        // SAFETY: no obligations; geteuid cannot fail.
+        if unsafe { libc::geteuid() } != 0 {
+            skip(test, "root", "only root sets the driver's limits");
+            return None;
+        }
+        ControlGroups::mount_for_engines(&test.replace("::", "-"))
+            .inspect_err(|reason| skip(test, "cgroups", reason))
+            .ok()
+    }
+
+    fn monitor(fixture: &Fixture, wall: &str) -> Monitor {
+        Monitor::start_with(fixture, &format!("tree = \"none\"\nwall = \"{wall}\"\n"))
+    }
+
+    fn shown(fixture: &Fixture, id: &str) -> Value {
+        fixture.eventually("the container", || {
+            let smi = fixture.smi();
+            let mut all = smi["containers"].as_array()?.iter();
+            let found = all.find(|one| one["id"] == id)?;
+            found["gpus"].get(0).map(|gpu| gpu["wall"].clone())
+        })
+    }
+
+    /// Starts the attacker, whose image can be changed, with what its attacks need.
+    fn attacker<'a>(oci: &'a OciHost<'_>, fixture: &Fixture, more: &[&str]) -> OciContainer<'a> {
+        let bundle = oci.bundle("attacker", &[ATTACKER, more].concat(), &["sleep", "600"]);
+        let rootfs = bundle.join("rootfs");
+        let tools = ["mv", "mkdir", "rm"].map(|name| cgpu_e2e::find(name).expect("coreutils"));
+        install(&rootfs, &[&tools[..], &[fixture.dist().program("rewind")]].concat());
+        add_foreign_loader(&rootfs);
+        change(&bundle, |config| {
+            config["root"]["readonly"] = false.into();
+            for kind in ["bounding", "effective", "permitted"] {
+                let list = config["process"]["capabilities"][kind].as_array_mut();
+                list.expect("capabilities").push("CAP_SETFCAP".into());
+            }
+        });
+        oci.start_bundle("attacker", &bundle)
+    }
+
+    /// What an attack got.
+    #[derive(Debug)]
+    struct Taken {
+        /// MiB of all its processes on the GPU, contexts included.
+        mib: u64,
+        neighbour_got_its_memory: bool,
+    }
+
+    /// Attacks with as many processes of `rewind` as commands. A command says REWIND for it.
+    fn attack(test: &str, back_end: &'static str, wall: &str, commands: &[&str]) -> Option<Taken> {
+        let fixture = Fixture::new(A10).walled(back_end);
+        let oci = OciHost::open(test, &fixture, Runtime::Crun, A10)?;
+        let _monitor = monitor(&fixture, wall);
+        // The image asks for another limit of the driver.
+        let more = ["NVIDIA_GPU_MEMORY_LIMIT=22Gi", "NVIDIA_GPU_MEMORY_REQUEST=22Gi"];
+        let attacker = attacker(&oci, &fixture, &more);
+        // NVML may not be open yet when the container is registered.
+        let expected = if wall == "off" { "shim" } else { "driver" };
+        fixture.eventually("the wall", || {
+            (shown(&fixture, "attacker")["state"] == expected).then_some(())
+        });
+        let rewind = "/bin/rewind 64M /run/cgpu/use /tmp/go 240";
+        let start = |command: &&str| {
+            let text = format!("exec {}", command.replace("REWIND", rewind));
+            attacker.spawn(&["sh", "-c", &text])
+        };
+        let mut processes: Vec<Child> = commands.iter().map(start).collect();
+        let report = |process: &mut Child| {
+            let line: Value = serde_json::from_str(&process.line()).expect("its report");
+            line["held"].as_u64().expect("a number of bytes") / MIB
+        };
+        processes.iter_mut().for_each(|process| assert_eq!(report(process), 0));
+        attacker.exec(&["sh", "-c", "echo > /tmp/go"]).exits(0);
+        processes.iter_mut().for_each(|process| assert_eq!(report(process), 0));
+        attacker.exec(&["rm", "/tmp/go"]).exits(0);
+        let held: u64 = processes.iter_mut().map(report).sum();
+        let mib = fixture.on_gpu() / MIB;
+        assert!(mib >= held && held > 0, "{held} of {mib} MiB");
+        if wall != "off" {
+            let shown = shown(&fixture, "attacker");
+            let margin = MARGIN * (commands.len() as u64 + 1);
+            let hard = shown["hard"].as_u64().map(|bytes| bytes / MIB);
+            assert!(hard <= Some(LIMIT + margin) && hard >= Some(LIMIT), "{shown}");
+        }
+        let neighbour = oci.start("neighbour", NEIGHBOUR);
+        let got = neighbour.exec(&["hold", "8000M", "1"]);
+        drop(processes);
+        neighbour.delete();
+        attacker.delete();
+        is_clean(&fixture);
+        Some(Taken { mib, neighbour_got_its_memory: got.code() == Some(0) })
+    }
+
+    /// Runs an attack without the wall, which must succeed, and with it, on both back ends.
+    fn is_stopped(test: &str, commands: &[&str]) {
+        let Some(_groups) = groups(test) else { return };
+        for back_end in WALLS {
+            let run = |wall| attack(test, back_end, wall, commands);
+            let (Some(without), Some(with)) = (run("off"), run("auto")) else { return };
+            println!("{back_end}, limit {LIMIT} MiB: without {without:?}, with {with:?}");
+            let bound = LIMIT + MARGIN * (commands.len() as u64 + 1);
+            assert!(without.mib > bound + 1024, "{back_end}: no attack: {without:?}");
+            assert!(!without.neighbour_got_its_memory, "{back_end}: no attack: {without:?}");
+            assert!(with.mib <= bound, "{back_end}: {with:?}, at most {bound} MiB");
+            assert!(with.neighbour_got_its_memory, "{back_end}: {with:?}");
+        }
+    }
+
+    #[test]
+    fn wall_stops_processes_that_rewind_their_region_together() {
+        is_stopped("wall_stops_processes_that_rewind_their_region_together", &["REWIND"; 3]);
+    }
+
+    #[test]
+    fn wall_stops_a_program_without_the_shim() {
+        let test = "wall_stops_a_program_without_the_shim";
+        is_stopped(test, &["sh -c 'mv /etc /etc.old && mkdir /etc && exec REWIND'"]);
+    }
+
+    #[test]
+    fn wall_stops_a_program_in_a_user_namespace_without_the_preload_file() {
+        let test = "wall_stops_a_program_in_a_user_namespace_without_the_preload_file";
+        let probe = std::process::Command::new("unshare").args(["-Urm", "true"]).output();
+        if !probe.is_ok_and(|output| output.status.success()) {
+            return skip(test, "unshare", "no user namespaces here");
+        }
+        let hidden =
+            "unshare -Urm sh -c 'mount --bind /dev/null /etc/ld.so.preload && exec REWIND'";
+        is_stopped(test, &[hidden]);
+    }
+
+    #[test]
+    fn wall_stops_a_program_with_its_own_loader() {
+        is_stopped("wall_stops_a_program_with_its_own_loader", &["/opt/loader REWIND"]);
+    }
+
+    /// Returns the limits that the simulated driver has for control groups of any kind.
+    fn limited(fixture: &Fixture) -> Vec<Value> {
+        let mut command = fixture.native(&fixture.dist().file("cgpu-sim"));
+        command.args(["wall", "--json"]);
+        let groups = Outcome::of(command).silent().json();
+        let groups = groups.as_array().expect("groups").clone();
+        let is_limited = |group: &Value| group["soft_bytes"] != 0 || !group["hard_bytes"].is_null();
+        groups.into_iter().filter(is_limited).collect()
+    }
+
+    pub(crate) fn containers_leave_no_limit_of_the_driver(test: &str, runtime: Runtime) {
+        let Some(groups) = groups(test) else { return };
+        let count: usize = std::env::var("CGPU_WALL_CONTAINERS")
+            .map_or(1000, |count| count.parse().expect("CGPU_WALL_CONTAINERS is a number"));
+        let count = count / WALLS.len();
+        for back_end in WALLS {
+            let fixture = Fixture::new(A10)
+                .walled(back_end)
+                .with_extra_time(std::time::Duration::from_secs(count as u64 * 5));
+            let Some(oci) = OciHost::open(test, &fixture, runtime, A10) else { return };
+            let mut medians = [0.0, 0.0];
+            for (wall, count) in [("off", count.min(20)), ("auto", count)] {
+                let _monitor = monitor(&fixture, wall);
+                let mut starts = Vec::new();
+                for _ in 0..count {
+                    let bundle = oci.bundle("one", ATTACKER, &["sleep", "600"]);
+                    let above = groups.create(back_end);
+                    let above = above.strip_prefix(groups.root()).expect("below the root");
+                    let path = format!("/{}/engine-one", above.display());
+                    change(&bundle, |config| config["linux"]["cgroupsPath"] = path.into());
+                    let begun = Instant::now();
+                    let container = oci.start_bundle("one", &bundle);
+                    starts.push(begun.elapsed().as_secs_f64() * 1e3);
+                    let is_set = limited(&fixture).len();
+                    assert_eq!(is_set, usize::from(wall == "auto"), "{wall}");
+                    container.delete();
+                }
+                starts.sort_by(f64::total_cmp);
+                medians[usize::from(wall == "auto")] = starts[starts.len() / 2];
+                fixture.wait_until_none("limits", || {
+                    limited(&fixture).iter().map(Value::to_string).collect()
+                });
+                fixture
+                    .wait_until_none("records of limits", || names(&fixture.root().join("walls")));
+            }
+            is_clean(&fixture);
+            let [without, with] = medians;
+            println!("{back_end}, start, median: {without:.1} ms without, {with:.1} ms with");
+        }
+    }
+}
