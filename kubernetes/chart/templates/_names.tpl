@@ -117,3 +117,32 @@ cgpu-scheduler-client-tls
 {{- .Values.extender.tls.clientSecretName -}}
 {{- end -}}
 {{- end }}
+
+{{/* A failing node does not end both replicas. */}}
+{{- define "cgpu.apart" -}}
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels:
+              app.kubernetes.io/name: {{ .name }}
+{{- end }}
+
+{{/* A drain of nodes leaves one replica. */}}
+{{- define "cgpu.budget" -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ .name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "cgpu.labels" . | nindent 4 }}
+spec:
+  minAvailable: 1
+  selector:
+    matchLabels:
+      app.kubernetes.io/name: {{ .name }}
+{{- end }}

@@ -64,10 +64,13 @@ impl Extender {
         Self::of(Child::start(command))
     }
 
-    /// Starts an extender for a real API server and waits until it is ready.
+    /// Starts an extender that reads HAMi's names, too, for a real API server, and waits until it
+    /// is ready.
     #[must_use]
     pub fn start_for(kubeconfig: &Path, lifetime: Duration) -> Self {
-        let extender = Self::of(Child::start_for(Self::command(kubeconfig), lifetime));
+        let mut command = Self::command(kubeconfig);
+        command.arg("--hami");
+        let extender = Self::of(Child::start_for(command, lifetime));
         extender.wait_until_ready();
         extender
     }

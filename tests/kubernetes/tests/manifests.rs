@@ -509,6 +509,27 @@ fn tls_secrets(objects: &[Value]) -> [Option<String>; 2] {
     })
 }
 
+/// A node that fails or is drained leaves a scheduler and an extender.
+#[test]
+fn scheduler_and_extender_have_two_replicas() {
+    let objects = documents(&rendered("manifests/cgpu.yaml"));
+    for name in ["cgpu-scheduler", "cgpu-scheduler-extender"] {
+        let deployment = &find(&objects, "Deployment", name)["spec"];
+        assert_eq!(deployment["replicas"], 2);
+        let pods = &deployment["template"];
+        let affinity = &pods["spec"]["affinity"]["podAntiAffinity"];
+        let apart = &affinity["preferredDuringSchedulingIgnoredDuringExecution"][0];
+        let budget = &find(&objects, "PodDisruptionBudget", name)["spec"];
+        assert_eq!(budget["minAvailable"], 1);
+        for selector in [&apart["podAffinityTerm"]["labelSelector"], &budget["selector"]] {
+            let label = &selector["matchLabels"]["app.kubernetes.io/name"];
+            assert_eq!(label, name);
+            assert_eq!(label, &pods["metadata"]["labels"]["app.kubernetes.io/name"]);
+        }
+    }
+    assert_eq!(configuration(&objects)["leaderElection"]["leaderElect"], true);
+}
+
 #[test]
 fn scheduler_shows_a_certificate_by_default() {
     let Some(helm) = helm() else {

@@ -319,6 +319,10 @@ fn requests_that_cannot_become_claims_are_refused() {
 fn compare(policies: &Policies, unit: Unit, dialects: Dialects, pod: &Value) -> bool {
     let typed: Pod = serde_json::from_value(pod.clone()).expect("a pod");
     let requests = ContainerRequest::of_pod(&typed, dialects);
+    let is_high = |request: &ContainerRequest| {
+        request.high_priority.filter(|high| *high).map(|_| request.index)
+    };
+    let high: Vec<usize> = requests.iter().flatten().filter_map(is_high).collect();
     if requests == Ok(Vec::new()) {
         assert_eq!(policies.admit(pod).as_ref(), Ok(pod));
         return false;
@@ -350,7 +354,7 @@ fn compare(policies: &Policies, unit: Unit, dialects: Dialects, pod: &Value) -> 
                     0 => Compute::Weight(1),
                     percent => Compute::Cores(percent),
                 },
-                high_priority: false,
+                high_priority: high.contains(&index),
                 gpus: need.gpus,
             });
         let template = claimed.first().map(|claim| {
@@ -363,7 +367,11 @@ fn compare(policies: &Policies, unit: Unit, dialects: Dialects, pod: &Value) -> 
 }
 
 /// A pod whose containers request these amounts of these resources.
-fn with_amounts(names: &[&str], amounts: &[[&str; 2]], gpus: Option<&str>) -> Value {
+fn with_amounts<const N: usize>(
+    names: &[&str; N],
+    amounts: &[[&str; N]],
+    gpus: Option<&str>,
+) -> Value {
     let containers: Vec<Value> = amounts
         .iter()
         .enumerate()
@@ -416,10 +424,18 @@ fn claims_in_hamis_names_have_the_amounts_of_the_other_engine() {
             ("nvidia.com/gpucores", ["", "30", "101"]),
         ] {
             for amount in amounts {
-                let amounts = [["", ""], [gpus, amount]];
-                let pod = with_amounts(&["nvidia.com/gpu", name], &amounts, None);
-                translated += usize::from(compare(&policies, Unit::Gib, dialects, &pod));
-                all += 1;
+                for priority in ["", "0", "1", "2", "1500m"] {
+                    // A priority alone requests nothing, and no node has it.
+                    let requests_nothing = gpus.is_empty() && ["", "0"].contains(&amount);
+                    if requests_nothing && !priority.is_empty() {
+                        continue;
+                    }
+                    let names = ["nvidia.com/gpu", name, "nvidia.com/priority"];
+                    let amounts = [["", "", priority], [gpus, amount, priority]];
+                    let pod = with_amounts(&names, &amounts, None);
+                    translated += usize::from(compare(&policies, Unit::Gib, dialects, &pod));
+                    all += 1;
+                }
             }
         }
     }
@@ -429,4 +445,27 @@ fn claims_in_hamis_names_have_the_amounts_of_the_other_engine() {
         "nvidia.com/gpumem-percentage": "50", "nvidia.com/gpucores": "30"});
     let both = pod(&[container("main", &amounts)], &[], None);
     assert!(compare(&policies, Unit::Gib, dialects, &both));
+}
+
+#[test]
+fn priority_in_hamis_name_is_part_of_the_claim() {
+    let policies = Policies::new(Unit::Gib, true);
+    let of = |amounts: Value| pod(&[container("main", &amounts)], &[], None);
+    for (priority, template) in [("0", "cgpu-high-gpus-1"), ("1", "cgpu-gpus-1")] {
+        let amounts = json!({"nvidia.com/gpu": "1", "nvidia.com/priority": priority});
+        let admitted = policies.admit(&of(amounts.clone())).expect("a pod");
+        assert_eq!(claims(&admitted).0, [("cgpu-0".to_owned(), template.to_owned())]);
+        assert!(!admitted["spec"].to_string().contains("nvidia.com"), "{admitted:#}");
+        let original = admitted["metadata"]["annotations"][annotation::REQUEST].as_str();
+        let original: Value = serde_json::from_str(original.expect("a text")).expect("JSON");
+        assert_eq!(original, json!({"main": amounts}));
+    }
+    // No node has this resource, so the pod would wait without a reason.
+    for amounts in [
+        json!({"nvidia.com/priority": "1"}),
+        json!({"aliyun.com/gpu-mem": "8", "nvidia.com/priority": "0"}),
+    ] {
+        let refusal = policies.admit(&of(amounts)).expect_err("a refusal");
+        assert!(refusal.contains("nvidia.com/priority only beside nvidia.com/gpu"), "{refusal}");
+    }
 }

@@ -291,7 +291,8 @@ fn real_api_server_translates_pods_that_another_policy_completes() {
     dialect_objects(Unit::Gib, true).iter().for_each(|object| server.create_policy(object));
     let example = crate::objects_of("kubernetes/examples/hami-one-gpu.yaml");
     example.iter().for_each(|object| server.create_policy(object));
-    let amounts = json!({"nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"});
+    let amounts = json!({"nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30",
+        "nvidia.com/priority": "0"});
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "new"},
         "spec": {"containers": [{"name": "main", "image": "i", "resources": {"limits": amounts}}]}});
     let path = "/api/v1/namespaces/default/pods?dryRun=All";
@@ -299,6 +300,12 @@ fn real_api_server_translates_pods_that_another_policy_completes() {
         let reply = server.send(ADMINISTRATOR, "POST", path, &pod);
         (reply.status == 201).then(|| reply.json()).filter(|pod| !claims(pod).0.is_empty())
     });
-    let template = "cgpu-memory-3000mi-cores-30-gpus-1".to_owned();
+    let template = "cgpu-memory-3000mi-cores-30-high-gpus-1".to_owned();
     assert_eq!(claims(&admitted).0, [("cgpu-0".to_owned(), template)]);
+    assert!(!admitted["spec"].to_string().contains("nvidia.com"), "{admitted:#}");
+    // The API server bounds what expressions cost.
+    let mut large = large(200, &json!({"nvidia.com/gpu": "1", "nvidia.com/priority": "0"}));
+    large["metadata"]["namespace"] = json!("default");
+    let reply = server.send(ADMINISTRATOR, "POST", path, &large);
+    assert_eq!(reply.status, 201, "{}", reply.text);
 }

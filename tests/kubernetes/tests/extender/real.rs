@@ -5,13 +5,22 @@ use std::fs;
 use std::time::Duration;
 
 use cgpu_kubernetes_tests::extender::Extender;
-use cgpu_kubernetes_tests::objects::{node, pod};
+use cgpu_kubernetes_tests::objects::{node, pod, pod_with};
 use cgpu_kubernetes_tests::plane::{Plane, scheduler_configuration};
 use cgpu_kubernetes_tests::wait::until;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const LIFETIME: Duration = Duration::from_secs(600);
+
+/// The resources in HAMi's names. Nodes have only the first.
+const HAMI_RESOURCES: &str = "      - name: nvidia.com/gpu
+        ignoredByScheduler: false
+      - name: nvidia.com/gpumem
+        ignoredByScheduler: true
+      - name: nvidia.com/priority
+        ignoredByScheduler: true
+";
 
 struct Cluster {
     plane: Plane,
@@ -40,6 +49,10 @@ impl Cluster {
         let extender = Extender::start_for(&plane.kubeconfig(), LIFETIME);
         let address = extender.address().to_string();
         let text = scheduler_configuration(&plane.kubeconfig(), &address);
+        // As the chart with `hami=true` writes it.
+        let (first, hami) = ("    managedResources:\n", HAMI_RESOURCES);
+        assert!(text.contains(first), "{text}");
+        let text = text.replace(first, &format!("{first}{hami}"));
         let configuration = folder.path().join("scheduler.yaml");
         fs::write(&configuration, text).expect("a file");
         let configuration = format!("--config={}", configuration.display());
@@ -231,4 +244,55 @@ fn choice_of_the_extender_outweighs_the_plugins_of_the_scheduler() {
     assert_eq!(place(pod("default", "equal", 2)), "n1");
     on_n2(pod("default", "full", 7));
     assert_eq!(place(pod("default", "chosen", 2)), "n2");
+}
+
+/// HAMi's annotations on the real scheduler, with HAMi's resources.
+#[test]
+fn annotations_of_hami_choose_node_and_gpu() {
+    let test = "annotations_of_hami_choose_node_and_gpu";
+    let Some(cluster) = Cluster::start_with(test, [&[], &[]]) else { return };
+    for (name, products) in [("n1", ["Tesla T4", "Tesla T4"]), ("n2", ["NVIDIA A10", "Tesla T4"])] {
+        let mut node = node(name, &[15109, 15109]);
+        let gpus = [0, 1].map(
+            |at| json!({"uuid": format!("GPU-{name}-{at}"), "mib": 15109, "product": products[at]}),
+        );
+        let gpus = json!({"unit": "GiB", "gpus": gpus}).to_string();
+        node["metadata"]["annotations"]["cgpu.dev/gpus"] = json!(gpus);
+        for amounts in ["capacity", "allocatable"] {
+            node["status"][amounts]["nvidia.com/gpu"] = json!("20");
+        }
+        cluster.plane.add_node(&node);
+    }
+    let limits =
+        json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2000", "nvidia.com/priority": "0"});
+    let create = |name: &str, annotations: Value| {
+        let mut pod = pod_with("default", name, &limits);
+        pod["metadata"]["annotations"] = annotations;
+        cluster.plane.apply(&pod);
+    };
+    let place = |name: &str, annotations: Value| {
+        create(name, annotations);
+        until(&format!("{name} is bound"), || {
+            let pod = cluster.pod(name);
+            let gpu = pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"].as_str()?;
+            Some((pod["spec"]["nodeName"].as_str()?.to_owned(), gpu.to_owned()))
+        })
+    };
+    let on = |node: &str, gpu: &str| (node.to_owned(), gpu.to_owned());
+    assert_eq!(place("uuid", json!({"nvidia.com/use-gpuuuid": "GPU-n1-1"})), on("n1", "1"));
+    // n1 has less free, so it would come first.
+    assert_eq!(place("type", json!({"nvidia.com/use-gputype": "a10"})), on("n2", "0"));
+    let not_on_n1 = json!({"nvidia.com/nouse-gpuuuid": "GPU-n1-0,GPU-n1-1",
+        "nvidia.com/nouse-gputype": "A10"});
+    assert_eq!(place("others", not_on_n1), on("n2", "1"));
+    create("none", json!({"nvidia.com/use-gputype": "H100"}));
+    let message = until("the pod waits with a reason", || {
+        let events = cluster.plane.list("events");
+        let is_event = |event: &&Value| {
+            event["reason"] == "FailedScheduling" && event["involvedObject"]["name"] == "none"
+        };
+        events.iter().find(is_event)?["message"].as_str().map(str::to_owned)
+    });
+    assert!(message.contains("not permitted by the pod's annotations"), "{message}");
+    assert!(cluster.pod("none")["spec"]["nodeName"].is_null());
 }
