@@ -64,6 +64,14 @@ pub const RESOURCES: [Resource; 6] = [
     Resource { name: "nvidia.com/gpucores", dialect: Dialect::Hami, meaning: Meaning::PercentEach },
 ];
 
+/// Returns whether this resource counts GPUs of NVIDIA's device plugin, or instances of them.
+#[must_use]
+pub fn is_of_nvidia(resource: &str) -> bool {
+    resource
+        .strip_prefix("nvidia.com/")
+        .is_some_and(|name| name == "gpu" || name.starts_with("gpu.") || name.starts_with("mig-"))
+}
+
 /// Labels and annotations by which schedulers know the pods of a gang, besides the fields of
 /// Kubernetes itself.
 pub const GANGS: [&str; 3] = [

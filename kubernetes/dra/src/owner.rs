@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cgpu_kubernetes_core::names::is_of_nvidia;
 use cgpu_kubernetes_core::object::Written;
 use cgpu_kubernetes_core::quantity;
 
@@ -79,7 +80,9 @@ impl OtherOwners {
         // The kubelet keeps the resource of a plugin that is gone, with the amount 0.
         let is_present = |amount: &Written| quantity::whole(&amount.0) != Ok(0);
         let plugins = capacity.iter().filter(|(name, amount)| {
-            counts_gpus(name) && is_present(amount) && !disjoint.contains(name)
+            (*name == CGPU_RESOURCE || is_of_nvidia(name))
+                && is_present(amount)
+                && !disjoint.contains(name)
         });
         let foreign = slices.into_iter().filter(|slice| slice.driver() != DRIVER);
         let drivers = foreign.flat_map(|slice| {
@@ -97,14 +100,6 @@ impl OtherOwners {
         let driver = self.drivers.get(uuid).cloned().map(OtherOwner::Driver);
         driver.or_else(|| self.plugins.first().cloned().map(OtherOwner::Plugin))
     }
-}
-
-/// Returns whether a resource of a node counts GPUs, or instances of them.
-fn counts_gpus(resource: &str) -> bool {
-    resource == CGPU_RESOURCE
-        || resource.strip_prefix("nvidia.com/").is_some_and(|name| {
-            name == "gpu" || name.starts_with("gpu.") || name.starts_with("mig-")
-        })
 }
 
 #[cfg(test)]

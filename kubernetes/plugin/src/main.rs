@@ -95,6 +95,10 @@ async fn run(options: Options) -> Result<()> {
         () = claims::wait_until_unprepared(&options.root) => {}
         _ = stop.recv() => return Ok(()),
     }
+    tokio::select! {
+        () = claims::wait_until_alone(&mut node, &options.disjoint_resources, options.hami) => {}
+        _ = stop.recv() => return Ok(()),
+    }
     let found = watch::Sender::new(None);
     let gpus = found.subscribe();
     let health =

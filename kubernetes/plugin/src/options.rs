@@ -20,6 +20,10 @@ pub(crate) struct Options {
     /// Offer nvidia.com/gpu as well, as HAMi defines it
     #[arg(long)]
     pub(crate) hami: bool,
+    /// Resources of device plugins that give out other GPUs than this plugin, such as
+    /// nvidia.com/gpu
+    #[arg(long, value_name = "RESOURCE,...", value_delimiter = ',')]
+    pub(crate) disjoint_resources: Vec<String>,
     /// Let the annotation cgpu.dev/resize raise a container beyond what it requested: where an
     /// admission policy checks the permission of its author
     #[arg(long)]
