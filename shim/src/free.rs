@@ -7,7 +7,9 @@
 //! | the monitor before, the driver after | a context's size is unknown, with a monitor |
 //! | the accounting before, the driver after | the same if neither is available |
 //!
-//! In the last case all memory that is not accounted counts as the context's.
+//! In the last case all memory that is not accounted counts as the context's. Where the driver
+//! limits the container's control group, its values are the group's, so that what the group has
+//! beyond the accounting counts as the context's.
 //!
 //! Nothing is measured once the size is known. With a monitor that is so from the second context
 //! on: it is charged like the first one, and the monitor's figure for each process corrects it
@@ -34,21 +36,31 @@ pub(crate) fn of_current() -> Option<Bytes> {
 
 /// Returns the same, in whatever capture mode the thread is.
 pub(crate) fn reported() -> Option<Bytes> {
+    free_and_total().map(|(free, _)| free)
+}
+
+fn free_and_total() -> Option<(Bytes, Bytes)> {
     let (mut free, mut total) = (0, 0);
     // SAFETY: both variables are writable.
     let answer = unsafe { driver::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
-    (answer == CUresult::SUCCESS).then_some(Bytes(free as u64))
+    (answer == CUresult::SUCCESS).then_some((Bytes(free as u64), Bytes(total as u64)))
 }
 
 /// Returns the free memory of a context's device; the context need not be current.
 pub(crate) fn of_context(context: CUcontext) -> Option<Bytes> {
+    both_of_context(context).map(|(free, _)| free)
+}
+
+/// Returns free memory and total of a context's device; the context need not be current.
+fn both_of_context(context: CUcontext) -> Option<(Bytes, Bytes)> {
     // SAFETY: the caller's context exists; the previous one is restored below.
     if unsafe { driver::cuCtxPushCurrent_v2(context) } != CUresult::SUCCESS {
         return None;
     }
-    let free = of_current();
+    let _unbound = captures::any_global().then(RelaxedCapture::begin);
+    let found = free_and_total();
     pop();
-    free
+    found
 }
 
 /// Measures free memory before and after a context is created, from the same source.
@@ -65,8 +77,8 @@ enum Measure {
     /// The current context, before and after.
     Current,
     Nvml,
-    /// The new context after; before, the monitor's value or the accounting.
-    Made,
+    /// The new context after; before, this value: the monitor's, or by the accounting.
+    Made(Bytes),
 }
 
 impl<'a> Gauge<'a> {
@@ -79,6 +91,7 @@ impl<'a> Gauge<'a> {
             self.measure.set(measure);
             free
         };
+        let made = |free: Bytes| by(Measure::Made(free), Some(free));
         if current_device() == Ok(self.device) {
             return by(Measure::Current, of_current());
         }
@@ -87,7 +100,7 @@ impl<'a> Gauge<'a> {
         }
         let is_known = self.tenant.contexts().size_is_known(self.gpu);
         if let Some(free) = self.tenant.view().monitor_free(self.gpu) {
-            return if is_known { None } else { by(Measure::Made, Some(free)) };
+            return if is_known { None } else { made(free) };
         }
         if self.tenant.contexts().size_is_agreed(self.gpu) {
             return None;
@@ -95,7 +108,7 @@ impl<'a> Gauge<'a> {
         if nvml_uses::start() {
             return by(Measure::Nvml, gpus::nvml_free(self.device));
         }
-        if is_known { None } else { by(Measure::Made, self.unaccounted()) }
+        if is_known { None } else { self.unaccounted().and_then(made) }
     }
 
     pub(crate) fn after(&self, made: CUcontext) -> Option<Bytes> {
@@ -103,8 +116,18 @@ impl<'a> Gauge<'a> {
             Measure::Nothing => None,
             Measure::Current => of_current(),
             Measure::Nvml => gpus::nvml_free(self.device),
-            Measure::Made => of_context(made),
+            Measure::Made(before) => self.comparable(before, both_of_context(made)?),
         }
+    }
+
+    /// Returns the free memory to compare with that of the GPU before, given free memory and total
+    /// of the new context. A smaller total than the GPU's is that of a limited control group.
+    fn comparable(&self, before: Bytes, (free, total): (Bytes, Bytes)) -> Option<Bytes> {
+        if total >= gpus::driver_total(self.device)? {
+            return Some(free);
+        }
+        let accounted = self.tenant.view().usage(self.gpu).total();
+        Some(before - ((total - free) - accounted))
     }
 
     /// Returns an upper bound: what would be free if only this container used the device.
