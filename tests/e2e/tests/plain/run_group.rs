@@ -105,6 +105,29 @@ fn driver_limits_a_program_of_run_until_it_ends() {
     }
 }
 
+/// Before the first context the monitor says how much of the GPU is free, and after it the driver
+/// says how much of the group's limit is. The difference was charged: 1 GiB.
+#[test]
+fn first_context_in_a_limited_control_group_has_its_size() {
+    let Some((_groups, caller)) = groups("first_context_in_a_limited_control_group_has_its_size")
+    else {
+        return;
+    };
+    for back_end in ["dmem", "misc"] {
+        let fixture = Fixture::new(A10).walled(back_end);
+        let _monitor = Monitor::start_with(&fixture, "tree = \"none\"\n");
+        let meminfo = fixture.dist().program("meminfo");
+        let free = ["off", "required"].map(|wall| {
+            let options = ["--mem", "2GiB", "--name", wall, "--wall", wall, "--"];
+            let mut command = run(&fixture, &caller, &options);
+            // The monitor's samples come each second.
+            command.args(["sh", "-c", "sleep 2.5; exec \"$0\""]).arg(&meminfo);
+            Outcome::of(command).number("free")
+        });
+        assert_eq!(free[1], free[0], "{back_end}: free memory with the wall, and without");
+    }
+}
+
 #[test]
 fn required_limit_that_the_driver_does_not_hold_refuses_the_start() {
     let test = "required_limit_that_the_driver_does_not_hold_refuses_the_start";
