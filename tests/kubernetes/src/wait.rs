@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
+/// More than a real control plane takes to start on a busy machine.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Polls until there is a result, and returns it.
 pub fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
