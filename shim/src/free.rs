@@ -26,15 +26,16 @@ use crate::devices::DriverOrdinal;
 use crate::order::RelaxedCapture;
 use crate::{captures, driver, gpus, nvml_uses};
 
-/// Returns the free memory of the current context's device; none: no context is current, or the
-/// driver does not answer.
+/// Returns the free memory of the current context's device, to be compared with a later value; none:
+/// no context is current, or the driver does not answer. The limit of a control group does not
+/// count, since it may change meanwhile.
 pub(crate) fn of_current() -> Option<Bytes> {
-    // A global-mode capture may forbid the query.
-    let _unbound = captures::any_global().then(RelaxedCapture::begin);
-    reported()
+    let (free, total) = relaxed()?;
+    let whole = current_device().ok().and_then(gpus::driver_total);
+    Some(whole.unwrap_or(total) - (total - free))
 }
 
-/// Returns the same, in whatever capture mode the thread is.
+/// Returns what the driver reports as free, in whatever capture mode the thread is.
 pub(crate) fn reported() -> Option<Bytes> {
     free_and_total().map(|(free, _)| free)
 }
@@ -46,21 +47,25 @@ fn free_and_total() -> Option<(Bytes, Bytes)> {
     (answer == CUresult::SUCCESS).then_some((Bytes(free as u64), Bytes(total as u64)))
 }
 
-/// Returns the free memory of a context's device; the context need not be current.
+/// Returns the same of a context's device; the context need not be current.
 pub(crate) fn of_context(context: CUcontext) -> Option<Bytes> {
-    both_of_context(context).map(|(free, _)| free)
+    in_context(context, of_current)
 }
 
-/// Returns free memory and total of a context's device; the context need not be current.
-fn both_of_context(context: CUcontext) -> Option<(Bytes, Bytes)> {
+fn in_context<T>(context: CUcontext, read: impl Fn() -> Option<T>) -> Option<T> {
     // SAFETY: the caller's context exists; the previous one is restored below.
     if unsafe { driver::cuCtxPushCurrent_v2(context) } != CUresult::SUCCESS {
         return None;
     }
-    let _unbound = captures::any_global().then(RelaxedCapture::begin);
-    let found = free_and_total();
+    let found = read();
     pop();
     found
+}
+
+/// Returns free memory and total; a global-mode capture may forbid the query.
+fn relaxed() -> Option<(Bytes, Bytes)> {
+    let _unbound = captures::any_global().then(RelaxedCapture::begin);
+    free_and_total()
 }
 
 /// Measures free memory before and after a context is created, from the same source.
@@ -116,13 +121,14 @@ impl<'a> Gauge<'a> {
             Measure::Nothing => None,
             Measure::Current => of_current(),
             Measure::Nvml => gpus::nvml_free(self.device),
-            Measure::Made(before) => self.comparable(before, both_of_context(made)?),
+            Measure::Made(before) => self.comparable(before, made),
         }
     }
 
-    /// Returns the free memory to compare with that of the GPU before, given free memory and total
-    /// of the new context. A smaller total than the GPU's is that of a limited control group.
-    fn comparable(&self, before: Bytes, (free, total): (Bytes, Bytes)) -> Option<Bytes> {
+    /// Returns the free memory to compare with that of the GPU before. A smaller total than the
+    /// GPU's is that of a limited control group, which has the container's memory alone.
+    fn comparable(&self, before: Bytes, made: CUcontext) -> Option<Bytes> {
+        let (free, total) = in_context(made, relaxed)?;
         if total >= gpus::driver_total(self.device)? {
             return Some(free);
         }

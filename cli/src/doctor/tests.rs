@@ -542,7 +542,8 @@ fn tampered_accounting_stays_wrong() {
 #[test]
 fn missing_nvml_is_by_design_on_a_simulated_gpu() {
     let (model, part) = (&cgpu_sim::gpu::MODELS[0], cgpu_sim::instance::Part::Whole);
-    let spec = cgpu_sim::GpuSpec { model, total: cgpu_sim::Bytes::ZERO, part };
+    let spec =
+        cgpu_sim::GpuSpec { model, total: cgpu_sim::Bytes::ZERO, part, place: Default::default() };
     let uuid = cgpu_shm::uuid::Uuid(spec.uuid(3)).to_string();
     let blind = |uuid: &str| {
         let mut status = well();

@@ -154,3 +154,53 @@ fn required_limit_that_the_driver_does_not_hold_refuses_the_start() {
     let outcome = Outcome::of(auto).exits(0);
     assert_eq!((&*outcome.stdout, &*outcome.stderr), ("started\n", ""));
 }
+
+/// Programs about memory, which check their own results. Not those that compare two values of the
+/// driver's free memory: it changes with the group's limit, which follows the number of processes.
+const PROGRAMS: [&[&str]; 11] = [
+    &["alloc_fill", "256M", "2"],
+    &["alloc_fill", "2M", "1"],
+    &["allocators"],
+    &["ctx"],
+    &["errors"],
+    &["green"],
+    &["implicit_contexts"],
+    &["implicit_limits"],
+    &["pool_counted"],
+    &["pool_shared_limit"],
+    &["sparse"],
+];
+
+#[test]
+fn driver_refuses_no_program_that_fits_the_limit() {
+    let Some((_groups, caller)) = groups("driver_refuses_no_program_that_fits_the_limit") else {
+        return;
+    };
+    for back_end in ["dmem", "misc"] {
+        let fixture = Fixture::new(A10).walled(back_end);
+        let _monitor = Monitor::start_with(&fixture, "tree = \"none\"\n");
+        let start = |name: String, words: &[&str]| {
+            let options = ["--mem", "6GiB", "--name", &name, "--wall", "required", "--"];
+            let mut command = run(&fixture, &caller, &options);
+            command.arg(fixture.dist().program(words[0])).args(&words[1..]);
+            command
+        };
+        // A container for each, so that none finds what another has left.
+        for (index, words) in PROGRAMS.iter().enumerate() {
+            let outcome = Outcome::of(start(index.to_string(), words));
+            if words[0] == "alloc_fill" {
+                // All but the context.
+                let granted = outcome.number("granted");
+                assert!(granted >= 5888 * MIB, "{back_end}: {words:?}: {granted}");
+            }
+            outcome.exits(0);
+        }
+        // 256 MiB of each context and 112 more: 16 take 5,888 of 6,144 MiB.
+        let hold = |_| Child::start(start("many".into(), &["hold", "112M", "240"]));
+        let mut holders: Vec<Child> = (0..16).map(hold).collect();
+        for holder in &mut holders {
+            let line = holder.line();
+            assert!(line.contains("\"held\": 117440512"), "{back_end}: {line}");
+        }
+    }
+}
