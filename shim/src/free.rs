@@ -26,9 +26,9 @@ use crate::devices::DriverOrdinal;
 use crate::order::RelaxedCapture;
 use crate::{captures, driver, gpus, nvml_uses};
 
-/// Returns the free memory of the current context's device, to be compared with a later value; none:
-/// no context is current, or the driver does not answer. The limit of a control group does not
-/// count, since it may change meanwhile.
+/// Returns the free memory of the current context's device, to be compared with a later value;
+/// none: no context is current, or the driver does not answer. The limit of a control group does
+/// not count, since it may change meanwhile.
 pub(crate) fn of_current() -> Option<Bytes> {
     let (free, total) = relaxed()?;
     let whole = current_device().ok().and_then(gpus::driver_total);

@@ -52,7 +52,8 @@ impl ControlGroups {
         Self::mount_at(Place::Own(mount), name)
     }
 
-    /// As [`Self::mount`], where engines look for control groups, in place of what is mounted there.
+    /// As [`Self::mount`], where engines look for control groups, in place of what is mounted
+    /// there.
     ///
     /// # Errors
     /// The reason to skip the test: this user may not do that here.
