@@ -106,7 +106,7 @@ pub enum Kind {
 }
 
 /// A container, as the program that starts it registers it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Registration {
     /// The container's directory on the host, where `use` and `grant` are or will be.

@@ -243,16 +243,8 @@ pub(crate) fn created(root: &Path, folder: &Folder, pid: Option<i32>) -> Result<
     if recorded.monitor_hangs {
         return check(Err("the monitor did not answer in time; see its log"));
     }
-    let registration = Registration {
-        dir: folder.path().to_owned(),
-        name: None,
-        weight: None,
-        percent: None,
-        high_priority: None,
-        limits: Vec::new(),
-        pid: Some(pid),
-        cgroup: None,
-    };
+    let registration =
+        Registration { dir: folder.path().to_owned(), pid: Some(pid), ..Registration::default() };
     match Client::connect_within(&paths::socket(root), MONITOR_TIMEOUT)
         .and_then(|mut monitor| monitor.register(registration))
     {

@@ -13,13 +13,7 @@ fn requests_are_plain_lines() {
             r#"{"op":"register","dir":"/run/cgpu/containers/a"}"#,
             Request::Register(Registration {
                 dir: "/run/cgpu/containers/a".into(),
-                name: None,
-                weight: None,
-                percent: None,
-                high_priority: None,
-                limits: vec![],
-                pid: None,
-                cgroup: None,
+                ..Registration::default()
             }),
         ),
         (

@@ -64,16 +64,7 @@ impl Fixture {
 }
 
 fn registration(dir: &Path) -> Registration {
-    Registration {
-        dir: dir.to_owned(),
-        name: None,
-        weight: None,
-        percent: None,
-        high_priority: None,
-        limits: vec![],
-        pid: None,
-        cgroup: None,
-    }
+    Registration { dir: dir.to_owned(), ..Registration::default() }
 }
 
 fn status(monitor: &Monitor) -> Status {
