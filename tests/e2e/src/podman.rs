@@ -12,7 +12,10 @@ use crate::{Fixture, Outcome, furnish, skip};
 
 const IMAGE: &str = "localhost/cuda";
 
-const DEVICES: &str = "/run/cdi";
+/// Runs podman where `/run` holds only the folder `$1`, as `/run/cdi`.
+const UNDER_OTHER_RUN: &str = r#"
+    mount -t tmpfs tmpfs /run && mkdir /run/cdi && mount --bind "$1" /run/cdi &&
+    shift && exec podman "$@""#;
 
 /// podman, configured by `cgpu setup podman`.
 pub struct Podman {
@@ -87,7 +90,8 @@ impl Podman {
 
     /// Runs a container to its end with runc alone, on a host whose devices are those of this CDI
     /// specification. podman finds specifications only in the host's own folders, so it runs in a
-    /// mount namespace with another such folder.
+    /// mount namespace with another `/run`. The host's own is not touched: a second test that makes
+    /// or removes a folder there would unmount the first one's.
     #[must_use]
     pub fn run_with_devices(
         &self,
@@ -98,21 +102,12 @@ impl Podman {
         let folder = self.folder.path().join("devices");
         fs::create_dir_all(&folder).expect("a folder");
         fs::write(folder.join("cgpu.json"), specification).expect("a specification");
-        let made = fs::create_dir(DEVICES).is_ok();
         let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "sh", "-c"]);
-        command
-            .arg(format!("mount --bind \"$1\" {DEVICES} && shift && exec podman \"$@\""))
-            .arg("sh")
-            .arg(&folder);
+        command.args(["--mount", "--propagation", "private", "sh", "-c"]).arg(UNDER_OTHER_RUN);
+        command.arg("sh").arg(&folder);
         self.place(&mut command);
         command.args(["--runtime", "runc"]).args(running("--rm", options, program));
-        let outcome = Outcome::of(command);
-        if made {
-            // It fails if another process has put a file there.
-            let _ = fs::remove_dir(DEVICES);
-        }
-        outcome
+        Outcome::of(command)
     }
 
     /// Places podman's own files in the test's folder.
