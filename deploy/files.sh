@@ -27,6 +27,7 @@ share/man/man1/cgpu-upgrade.1 /usr/share/man/man1/cgpu-upgrade.1 0644
 share/man/man1/cgpu-check-config.1 /usr/share/man/man1/cgpu-check-config.1 0644
 share/man/man1/cgpu-version.1 /usr/share/man/man1/cgpu-version.1 0644
 share/man/man1/cgpu-setup.1 /usr/share/man/man1/cgpu-setup.1 0644
+share/man/man1/cgpu-completions.1 /usr/share/man/man1/cgpu-completions.1 0644
 share/man/man1/cgpu-cdi.1 /usr/share/man/man1/cgpu-cdi.1 0644
 share/man/man1/cgpu-cdi-generate.1 /usr/share/man/man1/cgpu-cdi-generate.1 0644
 deploy/cgpu-monitor.service /usr/lib/systemd/system/cgpu-monitor.service 0644
@@ -55,6 +56,13 @@ docs/pictures/native.svg /usr/share/doc/cgpu/pictures/native.svg 0644
 docs/pictures/allocation.svg /usr/share/doc/cgpu/pictures/allocation.svg 0644
 docs/pictures/turn.svg /usr/share/doc/cgpu/pictures/turn.svg 0644
 docs/pictures/pod.svg /usr/share/doc/cgpu/pictures/pod.svg 0644
+END
+}
+# Second names of installed programs, "NAME PROGRAM": the program checks under which it was started.
+links() {
+    cat <<'END'
+cgpu-smi cgpu
+kubectl-inspect-cgpu kubectl-inspect-gpushare
 END
 }
 LIST=/usr/lib/cgpu/installed

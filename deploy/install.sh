@@ -74,16 +74,13 @@ while read -r file place mode; do
     # After each file: if this script is ended, uninstall.sh knows all that was made.
     cp "$list" "$root$LIST"
 done < "$work/files"
-# Second names: NAME PROGRAM.
+links > "$work/links"
 while read -r name program; do
     if [ -e "$root/usr/bin/$program" ] && [ ! -e "$root/usr/bin/$name" ]; then
         ln -s "$program" "$root/usr/bin/$name"
         note "file /usr/bin/$name"
     fi
-done << END
-cgpu-smi cgpu
-kubectl-inspect-cgpu kubectl-inspect-gpushare
-END
+done < "$work/links"
 cp "$here/files.sh" "$root/usr/lib/cgpu/files.sh"
 note "file /usr/lib/cgpu/files.sh"
 # The configuration belongs to the host: it is made once and never overwritten. The list has its sum

@@ -13,6 +13,7 @@ mod cdi;
 mod check_config;
 mod claim;
 mod columns;
+mod completions;
 mod compute;
 mod control;
 mod doctor;
@@ -84,6 +85,8 @@ enum Command {
     CheckConfig(check_config::Arguments),
     /// Show the versions of this program and of the running monitor
     Version(version::Arguments),
+    /// Print the completions of bash, zsh or fish
+    Completions(completions::Arguments),
     /// Write CDI specifications, for engines that use another runtime than cgpu-runtime
     #[command(subcommand)]
     Cdi(cdi::Command),
@@ -110,6 +113,7 @@ pub fn main() -> ExitCode {
         Command::Setup(arguments) => setup::run(&arguments),
         Command::CheckConfig(arguments) => check_config::run(&arguments),
         Command::Version(arguments) => version::run(&arguments),
+        Command::Completions(arguments) => completions::run(&arguments),
         Command::Cdi(command) => cdi::run(&command),
     };
     outcome.unwrap_or_else(|failure| {
