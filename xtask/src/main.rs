@@ -27,6 +27,7 @@ mod programs;
 mod python;
 mod require;
 mod sanitizer;
+mod shipped;
 mod size;
 mod soak;
 mod sources;
@@ -50,7 +51,7 @@ struct Arguments {
 enum Task {
     /// Build everything and collect it in target/dist
     Build(build::Arguments),
-    /// Collect the shipped files in one archive: target/package/cgpu-VERSION-MACHINE.tar.gz
+    /// Make the files of a release: packages, archives, image, chart, sums
     Package(package::Arguments),
     /// Run the checks and tests; the last line is `N passed, N failed, N skipped`
     Test(test::Arguments),

@@ -1,11 +1,12 @@
-//! `cargo xtask build --portable`: builds the shim for old systems; for `cargo xtask package`, the
-//! programs, too.
+//! `cargo xtask build --portable`: builds the shim for old systems; for `cargo xtask package`
+//! ([`crate::shipped`]), the programs, too.
 //!
 //! A library that needs a newer glibc than the container has cannot be preloaded. A build gets the
 //! symbol versions of the glibc that it is linked with. Zig has the symbol lists of all versions,
 //! and `cargo zigbuild` links with a given one. Both are installed from Python's package index into
 //! an environment below `target`.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -22,18 +23,9 @@ const REQUIREMENTS: &str = "xtask/portable.txt";
 const ENVIRONMENT: &str = "zig";
 /// The folder of the results in `dist`.
 const FOLDER: &str = "portable";
-/// Files that are shipped beside the shim: programs, and the simulated driver for hosts without a
-/// GPU. `cgpu-runtime` is the same for all systems ([`build::runtime`]).
+/// Programs beside the shim, and the simulated driver for hosts without a GPU. `cgpu-runtime` is the
+/// same for all systems ([`build::runtime`]).
 const TOOLS: &[&str] = &["cgpu", "cgpu-monitor", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"];
-/// Programs for a cluster's images or beside kubectl. They are shipped, but not tested on old
-/// systems.
-const CLUSTER_PROGRAMS: &[&str] = &[
-    "cgpu-scheduler-extender",
-    "cgpu-device-plugin",
-    "cgpu-dra-controller",
-    "cgpu-dra-driver",
-    "kubectl-inspect-gpushare",
-];
 
 /// Creates the environment if needed; returns its interpreter.
 pub(crate) fn prepare(workspace: &Workspace) -> Result<PathBuf> {
@@ -53,17 +45,9 @@ pub(crate) fn forget(dist: &Path) -> Result<()> {
 
 /// Builds the shim for the old glibc into `dist`.
 pub(crate) fn build(workspace: &Workspace, dist: &Path) -> Result<PathBuf> {
-    let folder = against(workspace, "release", &["cgpu-shim"])?;
-    let shim = dist.join(FOLDER).join("libcgpu.so");
-    build::place(&folder.join("libcgpu.so"), &shim)?;
-    Ok(shim)
-}
-
-/// Builds the programs of hosts and clusters into `dist`.
-pub(crate) fn build_tools(workspace: &Workspace, dist: &Path) -> Result<()> {
-    let folder = dist.join(FOLDER);
-    programs(workspace, "release", &folder, &[TOOLS, CLUSTER_PROGRAMS].concat())?;
-    build::runtime(workspace, "release", &folder)
+    let shim = "libcgpu.so";
+    programs(workspace, "release", &dist.join(FOLDER), &[shim])?;
+    Ok(dist.join(FOLDER).join(shim))
 }
 
 /// Builds the programs of hosts with a profile into a folder.
@@ -78,10 +62,22 @@ pub(crate) fn programs(
     to: &Path,
     names: &[&str],
 ) -> Result<()> {
+    programs_for(workspace, std::env::consts::ARCH, &[], profile, to, names)
+}
+
+/// Builds these files for a machine, with variables for cargo.
+pub(crate) fn programs_for(
+    workspace: &Workspace,
+    machine: &str,
+    variables: &[(String, OsString)],
+    profile: &str,
+    to: &Path,
+    names: &[&str],
+) -> Result<()> {
     let items: Vec<_> =
         collection::ITEMS.iter().filter(|item| names.contains(&item.name)).collect();
     let packages: Vec<&str> = items.iter().map(|item| item.package).collect();
-    let folder = against(workspace, profile, &packages)?;
+    let folder = against(workspace, machine, variables, profile, &packages)?;
     items.into_iter().try_for_each(|item| {
         let library = format!("lib{}.so", item.target);
         let made = if item.name.contains(".so") { &library } else { item.target };
@@ -112,11 +108,17 @@ fn cache(workspace: &Workspace) -> PathBuf {
 }
 
 /// Builds packages for the old glibc; returns the folder of the results.
-fn against(workspace: &Workspace, profile: &str, packages: &[&str]) -> Result<PathBuf> {
+fn against(
+    workspace: &Workspace,
+    machine: &str,
+    variables: &[(String, OsString)],
+    profile: &str,
+    packages: &[&str],
+) -> Result<PathBuf> {
     let python = prepare(workspace)?;
     let bin = python.parent().context("the path of the interpreter has no folder")?;
-    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    eprintln!("xtask: building {} for glibc {GLIBC}", packages.join(", "));
+    let triple = format!("{}-unknown-linux-gnu", machine);
+    eprintln!("xtask: building {} for glibc {GLIBC}, {machine}", packages.join(", "));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let paths = std::iter::once(bin.to_owned()).chain(std::env::split_paths(&path));
     let status = Command::new(bin.join("cargo-zigbuild"))
@@ -124,6 +126,7 @@ fn against(workspace: &Workspace, profile: &str, packages: &[&str]) -> Result<Pa
         .args(packages.iter().flat_map(|package| ["--package", package]))
         .env("PATH", std::env::join_paths(paths)?)
         .env("XDG_CACHE_HOME", cache(workspace))
+        .envs(variables.iter().map(|(name, value)| (name, value)))
         .current_dir(&workspace.root)
         .status()
         .context("cannot run cargo-zigbuild")?;
