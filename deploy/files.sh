@@ -1,5 +1,6 @@
-# The list of installed files, "FILE PLACE MODE", read by install.sh. FILE is below the folder of
-# built files or, if it begins with deploy/ or docs/, below the sources. Missing files are skipped.
+# The list of installed files, "FILE PLACE MODE", of install.sh and of the packages. FILE is below
+# the folder of built files or, if it is LICENSE or begins with deploy/ or docs/, below the sources.
+# install.sh skips missing files.
 files() {
     cat <<'END'
 cgpu /usr/bin/cgpu 0755
@@ -30,6 +31,7 @@ share/man/man1/cgpu-setup.1 /usr/share/man/man1/cgpu-setup.1 0644
 share/man/man1/cgpu-completions.1 /usr/share/man/man1/cgpu-completions.1 0644
 share/man/man1/cgpu-cdi.1 /usr/share/man/man1/cgpu-cdi.1 0644
 share/man/man1/cgpu-cdi-generate.1 /usr/share/man/man1/cgpu-cdi-generate.1 0644
+LICENSE /usr/share/doc/cgpu/copyright 0644
 deploy/cgpu-monitor.service /usr/lib/systemd/system/cgpu-monitor.service 0644
 deploy/uninstall.sh /usr/lib/cgpu/uninstall.sh 0755
 docs/getting-started.md /usr/share/doc/cgpu/getting-started.md 0644

@@ -53,12 +53,14 @@ folder() {
     note "folder $1"
 }
 
+[ -f "$root$LIST" ] || [ ! -f "$root/usr/lib/cgpu/files.sh" ] ||
+    die "a package installed cgpu: remove it with its package manager, then install again"
 remove_pass_through "$root"
 folder "$(dirname "$LIST")"
 files > "$work/files"
 while read -r file place mode; do
     case $file in
-    deploy/* | docs/*) from=$sources/$file ;;
+    deploy/* | docs/* | LICENSE) from=$sources/$file ;;
     libcgpu.so) from=$built/$shim ;;
     *) from=$built/$file ;;
     esac

@@ -13,15 +13,19 @@ usage="usage: uninstall.sh [--purge] [--force]"
 help "$@"
 purge=no
 force=no
+# A package's script calls this before the package manager removes the files.
+packaged=no
 for argument; do
     case $argument in
     --purge) purge=yes ;;
     --force) force=yes ;;
+    --packaged) packaged=yes ;;
     *) die "$usage" ;;
     esac
 done
 root=${DESTDIR:-}
-[ -f "$root$LIST" ] || die "nothing is installed: there is no $root$LIST"
+[ -f "$root$LIST" ] || [ $packaged = yes ] ||
+    die "install.sh installed nothing: there is no $root$LIST; a package is removed by its manager"
 [ -n "$root" ] || [ "$(id -u)" = 0 ] || die "only root can uninstall from /"
 
 # Prints the containers that cgpu-runtime started and that run, one on a line: those of containerd
@@ -69,8 +73,10 @@ next=
 if [ -n "$containers" ]; then
     say "these containers run, and their engine needs $RUNTIME to stop and to enter them:"
     printf '%s\n' "$containers" | sed 's/^/    /' >&2
+    how=--force
+    [ $packaged = no ] || how="the variable CGPU_FORCE=yes"
     [ $force = yes ] ||
-        die "stop them, or use --force: a script then runs the next runtime for them"
+        die "stop them, or use $how: a script then runs the next runtime for them"
     next=$(next_runtime)
     [ -n "$next" ] || die "no runc or crun is found for them: name the program, NEXT=PROGRAM"
 fi
@@ -96,7 +102,6 @@ fi
 changed=
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cp "$root$LIST" "$work/list"
 # Engines first: an engine whose configuration names a missing program starts no container.
 for engine in \
     "docker /etc/docker/daemon.json" \
@@ -166,37 +171,50 @@ fi
 exec "$next" "$@"
 END
 }
-while read -r what place print; do
-    case $what in
-    file)
-        if [ "$place" = $RUNTIME ] && [ -n "$next" ]; then
-            # In one step: an engine finds one of the two.
-            pass_through > "$root$place.new"
-            chmod 0755 "$root$place.new"
-            mv -f "$root$place.new" "$root$place"
-        else
-            rm -f "$root$place"
-        fi
-        ;;
-    configuration)
-        if [ $purge = yes ] || [ ! -e "$root$place" ] ||
-            [ "$(cksum < "$root$place" | tr ' ' -)" = "$print" ]; then
-            rm -f "$root$place"
-        else
-            changed=$place
-        fi
-        ;;
-    esac
-done < "$work/list"
-[ $purge = no ] || rm -rf "$root/var/lib/cgpu" "$root$RUNTIME_SETTINGS"
-rm -f "$root$LIST"
-# Folders, innermost first. A folder that has other files stays.
-sed -n 's/^folder //p' "$work/list" | awk '{ print length($0) " " $0 }' | sort -rn |
-    cut -d' ' -f2- | while read -r folder; do
-    rmdir "$root$folder" 2>/dev/null || :
-done
-# It was there before the installation if an earlier one left it.
-[ $purge = no ] || rmdir "$root${SETTINGS%/*}" 2>/dev/null || :
+# Removes what install.sh made.
+remove_files() {
+    cp "$root$LIST" "$work/list"
+    while read -r what place print; do
+        case $what in
+        file)
+            if [ "$place" = $RUNTIME ] && [ -n "$next" ]; then
+                # In one step: an engine finds one of the two.
+                pass_through > "$root$place.new"
+                chmod 0755 "$root$place.new"
+                mv -f "$root$place.new" "$root$place"
+            else
+                rm -f "$root$place"
+            fi
+            ;;
+        configuration)
+            if [ $purge = yes ] || [ ! -e "$root$place" ] ||
+                [ "$(cksum < "$root$place" | tr ' ' -)" = "$print" ]; then
+                rm -f "$root$place"
+            else
+                changed=$place
+            fi
+            ;;
+        esac
+    done < "$work/list"
+    [ $purge = no ] || rm -rf "$root/var/lib/cgpu" "$root$RUNTIME_SETTINGS"
+    rm -f "$root$LIST"
+    # Folders, innermost first. A folder that has other files stays.
+    sed -n 's/^folder //p' "$work/list" | awk '{ print length($0) " " $0 }' | sort -rn |
+        cut -d' ' -f2- | while read -r folder; do
+        rmdir "$root$folder" 2>/dev/null || :
+    done
+    # It was there before the installation if an earlier one left it.
+    [ $purge = no ] || rmdir "$root${SETTINGS%/*}" 2>/dev/null || :
+}
+if [ $packaged = yes ]; then
+    # The package's last script puts it in the place of cgpu-runtime.
+    if [ -n "$next" ]; then
+        pass_through > "$root/usr/lib/cgpu/runtime-left"
+        chmod 0755 "$root/usr/lib/cgpu/runtime-left"
+    fi
+else
+    remove_files
+fi
 # The monitor's own folders. One that holds a container, or is a mount, is not empty and stays.
 for empty in cgpu/containers cgpu/slices cgpu cgpu_km; do
     rmdir "$root/run/$empty" 2>/dev/null || :

@@ -44,7 +44,8 @@ mod tests {
 
     #[test]
     fn only_shells_of_the_packages_are_accepted() {
-        let accepts = |shell| command().try_get_matches_from(["cgpu", "completions", shell]).is_ok();
+        let accepts =
+            |shell| command().try_get_matches_from(["cgpu", "completions", shell]).is_ok();
         assert!(["bash", "zsh", "fish"].into_iter().all(accepts));
         assert!(!accepts("elvish"));
     }

@@ -9,7 +9,7 @@ use crate::cargo::Workspace;
 /// Writes them to the folder's `share`, under the names that shells and `man` search for.
 pub(crate) fn write(workspace: &Workspace, folder: &Path) -> Result<()> {
     let mut command =
-        workspace.cargo(&["run", "--quiet", "--package", "cgpu-cli", "--example", "pages", "--"]);
+        workspace.cargo(&["run", "--quiet", "--package", "cgpu-packages", "--", "pages"]);
     let status = command.arg(folder.join("share")).status().context("cannot run cargo")?;
     ensure!(status.success(), "cannot write the completions and man pages of cgpu");
     Ok(())

@@ -23,8 +23,8 @@ const REQUIREMENTS: &str = "xtask/portable.txt";
 const ENVIRONMENT: &str = "zig";
 /// The folder of the results in `dist`.
 const FOLDER: &str = "portable";
-/// Programs beside the shim, and the simulated driver for hosts without a GPU. `cgpu-runtime` is the
-/// same for all systems ([`build::runtime`]).
+/// Programs beside the shim, and the simulated driver for hosts without a GPU. `cgpu-runtime` is
+/// the same for all systems ([`build::runtime`]).
 const TOOLS: &[&str] = &["cgpu", "cgpu-monitor", "sim/libcuda.so.1", "sim/libnvidia-ml.so.1"];
 
 /// Creates the environment if needed; returns its interpreter.

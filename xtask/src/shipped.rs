@@ -22,8 +22,8 @@ const DYNAMIC: &[&str] = &[
     "kubectl-inspect-gpushare",
 ];
 
-/// Programs that are linked statically: an engine waits for `cgpu-runtime`, and the others run in an
-/// image without any other file.
+/// Programs that are linked statically: an engine waits for `cgpu-runtime`, and the others run in
+/// an image without any other file.
 const STATIC: &[&str] = &["cgpu-runtime", "cgpu-scheduler-extender", "cgpu-dra-controller"];
 
 /// Builds the files for a machine; returns their folder.
