@@ -30,6 +30,7 @@ from share_rows import (
     tenant_stopped,
 )
 from tenants import Monitor, error_pct, rate, shares
+from wall_rows import wall_charge, wall_context, wall_getters, wall_inside, wall_set
 
 SHAPES = 4000
 # Largest relative error of a share, in percent, as in the demo.
@@ -385,4 +386,10 @@ ROWS = [
     Row(long_kernels, 120, WHOLE),
     Row(shares_long, 570, LONG),
     Row(xids, 20, WHOLE),
+    # Drivers from r615 on: what public documents leave open.
+    Row(wall_set, 30, WHOLE),
+    Row(wall_charge, 45, WHOLE),
+    Row(wall_context, 45, WHOLE),
+    Row(wall_getters, 30, WHOLE),
+    Row(wall_inside, 60, WHOLE),
 ]

@@ -1,0 +1,194 @@
+"""The rows about the driver's memory limits for control groups, from r615 (CUDA 13.4) on.
+
+What no public document confirms of them is marked so in cgpu's pages; these rows tell. They use the
+driver alone, as root, in control groups of their own.
+"""
+
+import os
+import shutil
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import needs
+import walls
+from processes import Failed, NotPossible
+
+LIMIT_MIB = 4096
+STEP = 64 << 20
+# The driver may round a limit down by less.
+ROUNDING = 2 << 20
+CONTEXTS = 3
+# Ways to be a program that may not change a limit, for root: the programs that start it so.
+INSIDE = {
+    "another user": ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
+    "root without capabilities": ("setpriv", "--bounding-set=-all", "--inh-caps=-all"),
+    "root of a user namespace": ("unshare", "-Ur"),
+    "a control group namespace": ("unshare", "--cgroup", "--mount"),
+}
+
+
+def mib(number):
+    return f"{number >> 20} MiB"
+
+
+def told(kit, *arguments, within=()):
+    seen = kit.run(sys.executable, "-B", kit.folder / "walls.py", *arguments, within=within)
+    if seen.exit == walls.LACKING:
+        raise NotPossible(f"{seen.stderr.strip()}: limits need r615 (CUDA 13.4)")
+    return seen.json()
+
+
+def mount():
+    """Returns where control groups of version 2 are mounted."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields, _, kind = line.partition(" - ")
+        if kind.startswith("cgroup2 ") and fields.split()[3] == "/":
+            return Path(fields.split()[4])
+    raise NotPossible("no control groups of version 2 are mounted")
+
+
+def has_dmem(file):
+    return "dmem" in file.read_text().split()
+
+
+class Group:
+    """A control group, and the GPU whose memory is limited."""
+
+    def __init__(self, kit, folder):
+        self.kit, self.folder = kit, folder
+        self.uuid = kit.machine["nvml"]["uuid"]
+
+    def get(self):
+        return told(self.kit, "get", self.uuid, self.folder)
+
+    def set(self, hard, soft=0, within=()):
+        return told(self.kit, "set", self.uuid, self.folder, soft, hard, within=within)
+
+    def limited(self, hard):
+        seen = self.set(hard)
+        if seen["answer"]:
+            raise Failed(f"a limit is refused: {seen['meaning']}")
+
+    def hold(self, *step):
+        command = [sys.executable, "-B", self.kit.folder / "walls.py", "hold"]
+        return self.kit.start(*command, self.uuid, self.folder, *step, commanded=True)
+
+
+@contextmanager
+def group(kit):
+    """Makes a control group for a row, and removes it with its limit."""
+    if os.geteuid() != 0:
+        raise NotPossible("only root sets the driver's limits")
+    needs.tenants(kit)
+    needs.whole_gpu(kit, "the driver sets no limits for MIG instances")
+    root = mount()
+    folder = root / f"cgpu-kit-{os.getpid()}"
+    subtree = root / "cgroup.subtree_control"
+    passed_on = has_dmem(root / "cgroup.controllers") and not has_dmem(subtree)
+    if passed_on:
+        subtree.write_text("+dmem")
+    folder.mkdir(exist_ok=True)
+    own = Group(kit, folder)
+    try:
+        if own.get()["meaning"] == "Not Supported" and own.set(LIMIT_MIB << 20)["answer"]:
+            raise NotPossible("the driver supports no such limits here")
+        yield own
+    finally:
+        own.set("none")
+        # Programs of a row that has failed are in it until the row ends them.
+        (folder / "cgroup.kill").write_text("1")
+        while (folder / "cgroup.procs").read_text():
+            pass
+        folder.rmdir()
+        if passed_on:
+            subtree.write_text("-dmem")
+
+
+def wall_set(kit):
+    """A limit of the driver for a control group is set, read back and removed."""
+    with group(kit) as own:
+        new = own.get()
+        own.limited(LIMIT_MIB << 20)
+        seen = own.get()
+        removed = own.set("none")
+        after = own.get()
+        above = Group(kit, own.folder.parent)
+        root = above.set(LIMIT_MIB << 20)
+        if root["answer"] == 0:
+            above.set("none")
+        missing = Group(kit, own.folder / "none").set(LIMIT_MIB << 20)
+        back_end = "dmem" if (own.folder / "dmem.max").exists() else "no dmem"
+    hard = seen["hard"] or 0
+    ok = 0 <= (LIMIT_MIB << 20) - hard < ROUNDING and removed["answer"] == 0
+    figure = f"{back_end}; set {LIMIT_MIB} MiB, read {mib(hard)}; without a limit: {new['meaning']}"
+    figure += f"; the root: {root['meaning']}; no such group: {missing['meaning']}"
+    seen = {"new": new, "set": seen, "removed": removed, "after": after}
+    return {"ok": ok and after["hard"] is None, "figure": figure, **seen}
+
+
+def wall_charge(kit):
+    """Memory of a program is charged to its control group, and refused beyond the limit."""
+    limit = needs.limit_mib(kit) << 20
+    with group(kit) as own:
+        own.limited(limit)
+        program = own.hold(STEP)
+        _, seen = program.line("granted")
+        below = own.set(limit // 2)
+        program.popen.stdin.close()
+        program.wait()
+        after = own.get()
+    ok = 0 < seen["granted"] <= seen["used"] <= limit and seen["error"] == 2
+    figure = f"limit {mib(limit)}, granted {mib(seen['granted'])}, charged {mib(seen['used'])}"
+    figure += f"; then error {seen['error']}; a limit below: {below['meaning']}"
+    return {"ok": ok, "figure": figure, "below": below, "after": after, **seen}
+
+
+def wall_context(kit):
+    """What the control group is charged for contexts: one process after another."""
+    with group(kit) as own:
+        own.limited(needs.limit_mib(kit) << 20)
+        charged, programs = [0], []
+        for _ in range(CONTEXTS):
+            programs.append(own.hold())
+            charged.append(programs[-1].line("context")[1]["context"])
+        for program in programs:
+            program.popen.stdin.close()
+            program.wait()
+    sizes = [after - before for before, after in zip(charged, charged[1:])]
+    return {"ok": None, "figure": ", ".join(mib(size) for size in sizes), "contexts": sizes}
+
+
+def wall_getters(kit):
+    """The size of the GPU by each function, for a program in a limited control group."""
+    limit = needs.limit_mib(kit) << 20
+    with group(kit) as own:
+        own.limited(limit)
+        program = own.hold()
+        _, seen = program.line("context")
+        program.popen.stdin.close()
+        program.wait()
+    sizes = {"cuMemGetInfo": seen["total"], "nvml": seen["nvml"], "nvml_v2": seen["nvml_v2"]}
+    shown = ", ".join(f"{name} {mib(size or 0)}" for name, size in sizes.items())
+    return {"ok": None, "figure": f"limit {mib(limit)}: {shown}", **seen}
+
+
+def wall_inside(kit):
+    """No program without root's rights on the host raises the limit of its control group."""
+    answers, limit = {}, needs.limit_mib(kit) << 20
+    with group(kit) as own:
+        for name, within in INSIDE.items():
+            if not shutil.which(within[0]):
+                answers[name] = f"{within[0]} is not installed"
+                continue
+            own.limited(limit)
+            try:
+                answer = own.set("none", within=within)["meaning"]
+            except (NotPossible, Failed) as reason:
+                answer = str(reason).splitlines()[0]
+            answers[name] = f"{answer}, the limit is {'there' if own.get()['hard'] else 'GONE'}"
+    # The simulated driver looks at the user alone. A namespace of groups takes no rights away.
+    judged = list(INSIDE)[: 1 if kit.is_simulated else -1]
+    ok = not any("GONE" in answers[name] for name in judged)
+    figure = "; ".join(f"{name}: {answer}" for name, answer in answers.items())
+    return {"ok": ok, "figure": figure, "answers": answers}
