@@ -334,15 +334,18 @@ impl Request {
         // Work that should have run but has not: estimates are too low, or another container has
         // the GPU. Its end will be seen.
         let overdue = (longest == Nanos::ZERO && work.watched) || stuck.is_some() || work.blind;
+        // A launch longer than the bound would have room only on an idle GPU. It goes just before
+        // that, so that the GPU does not run dry.
+        let room = if high > bound { bound - MIN_IN_FLIGHT } else { chunk };
         // Predictions are trusted for twice the bound and for what may not be marked yet. If no
         // marker is reached meanwhile, they are wrong.
-        let trusted = !work.watched || work.longest() + chunk <= Nanos(2 * bound.0) + MARKER_WORTH;
+        let trusted = !work.watched || work.longest() + room <= Nanos(2 * bound.0) + MARKER_WORTH;
         // On an open GPU no turn ends soon, so the first launches of unknown length are seen to
         // end.
         let unseen = is_open && self.expected.unknown;
         // A thread that wakes slightly early takes the room there is: sleeping on for the rest
         // would be polling.
-        let fits = longest + chunk <= bound + TIMER_SLACK && !overdue && trusted && !unseen;
+        let fits = longest + room <= bound + TIMER_SLACK && !overdue && trusted && !unseen;
         // A launch that may be long goes behind others only if all may be long within the turn.
         // Otherwise the turn's end could not be predicted.
         let ends = self.expected.margin == 0 || work.launches == 0 || work.margin + high <= left;
@@ -382,7 +385,7 @@ impl Request {
         let time = if overdue || self.expected.unknown {
             TIMER_SLACK
         } else {
-            longest + chunk - bound - TIMER_SLACK
+            longest + room - bound - TIMER_SLACK
         };
         let time =
             if work.margin > Nanos::ZERO { work.next_poll(now).max(TIMER_SLACK) } else { time };

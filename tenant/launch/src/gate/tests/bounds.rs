@@ -130,3 +130,32 @@ fn thread_with_gaps_takes_the_slow_path_at_most_launches() {
         assert!((ms(8)..us(10_500)).contains(&busy), "{busy}");
     });
 }
+
+/// Launches longer than the bound have room only on an idle GPU, but it does not become idle.
+#[test]
+fn launches_longer_than_the_bound_keep_the_gpu_busy() {
+    let cases: [&[u64]; 5] = [&[300], &[600], &[1_000], &[10, 600], &[5, 40, 900, 160, 12, 420]];
+    for lengths in cases {
+        let script = |role: &Role<'_>| {
+            role.harness.grantors[0].gpu(gpu()).bound.store(us(250).0, Ordering::Relaxed);
+            set_turn(role.harness, 0, 1, TurnState::Yours, ms(1_000_000));
+        };
+        let harness = alone(script, |role, program| {
+            let mut launches = lengths.iter().enumerate().cycle();
+            for end in [ms(100), ms(500)] {
+                // What is queued while the lengths are still unknown does not count.
+                role.harness.gpu(|gpu| gpu.most.clear());
+                while role.now() < BEGIN + end {
+                    let (function, length) = launches.next().unwrap();
+                    program.launch(function, STREAM, us(*length));
+                }
+            }
+        });
+        let (most, ran) = harness.gpu(|gpu| (gpu.most[&0], gpu.ran[&0]));
+        println!("{lengths:?} us: at most {most} queued, {ran} run");
+        // Two launches, and what the bound and a timer that is early add.
+        let longest = us(2 * lengths.iter().max().unwrap());
+        assert!(most <= longest + us(300), "{lengths:?}: {most}");
+        assert!(ran >= ms(485), "{lengths:?}: {ran}");
+    }
+}
