@@ -252,6 +252,36 @@ pub(crate) const FIGURES: &[Figure] = &[
         "measured share as shown, off the GPU's own count; worst",
         1.0,
     ),
+    // Experiments of others, as they define them, in virtual time
+    at_least("xsched_75_of_solo", "two ResNet-152 at 75:25: the first's work over alone", 0.71)
+        .of("published")
+        .peers("XSched .71 on a GV100"),
+    at_least("xsched_25_of_solo", "and the second's", 0.24)
+        .of("published")
+        .peers("XSched .24 on a GV100"),
+    recorded("xsched_native_of_solo", "the same two by the GPU's own slicing: the less of both")
+        .of("published")
+        .peers("native .45 on a GV100"),
+    at_most(
+        "xsched_priority_p99_ratio",
+        "one at high priority: p99 of its requests over alone",
+        1.1,
+    )
+    .of("published")
+    .peers("XSched 1.02-1.30; native 1.6-2.19"),
+    at_most("tally_p99_added_pct", "inference beside training, six pairs: mean added to p99", 7.2)
+        .of("published")
+        .peers("Tally 7.2"),
+    recorded("tally_p99_added_worst_pct", "and the worst pair").of("published"),
+    at_least(
+        "tally_training_pct",
+        "training's work over the time that inference left; worst",
+        80.0,
+    )
+    .of("published"),
+    at_most("hami_2863_error_pct", "10:90, launches never waited for: error of the ratio", 2.0)
+        .of("published")
+        .peers("HAMi 11-33"),
     // The same two tenants without turns, for comparison
     recorded("bucket_share_error_pct_75_25", "75:25 by buckets that overlap, charged event times"),
     recorded("bucket_aggregate_pct_75_25", "and the work of all over the same work alone"),

@@ -56,6 +56,8 @@ pub(crate) struct Tenant<'a> {
     pub(crate) weight: u32,
     /// Percentage of the GPU under fixed shares; `None`: by weight.
     pub(crate) percent: Option<u32>,
+    /// Percentage of the GPU that it may take at high priority; `None`: it has none.
+    pub(crate) high_priority: Option<u32>,
     pub(crate) script: &'a Script<'a>,
     /// Number of threads that run the script.
     pub(crate) threads: u32,
@@ -64,7 +66,7 @@ pub(crate) struct Tenant<'a> {
 impl<'a> Tenant<'a> {
     /// Creates a tenant with a weight and one thread.
     pub(crate) fn new(weight: u32, script: &'a Script<'a>) -> Self {
-        Self { weight, percent: None, script, threads: 1 }
+        Self { weight, percent: None, high_priority: None, script, threads: 1 }
     }
 }
 

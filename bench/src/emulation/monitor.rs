@@ -47,8 +47,9 @@ pub(super) fn run(role: &Role<'_, '_>, monitor: &Monitor, tenants: &[Tenant<'_>]
             if !admitted[number] && containers[number].has_started() {
                 admitted[number] = true;
                 containers[number].grantor.adopt(1);
-                let Tenant { weight, percent, .. } = tenants[number];
-                let entitlement = Entitlement { percent, ..Entitlement::of_weight(weight) };
+                let Tenant { weight, percent, high_priority, .. } = tenants[number];
+                high_priority.iter().for_each(|ratio| scheduler.set_priority_ratio(*ratio));
+                let entitlement = Entitlement { weight, percent, high: high_priority.is_some() };
                 scheduler.admit(now, TenantId(number as u64), entitlement);
             }
         }

@@ -29,20 +29,9 @@ fn ran(policy: Option<Policy>, weights: [u32; 2], seed: u64) -> [u64; 2] {
         Ok(())
     };
     let [first, second] = &sums;
-    let tenants = [
-        Tenant {
-            weight: weights[0],
-            percent: None,
-            script: &|program| saturate(program, first),
-            threads: 1,
-        },
-        Tenant {
-            weight: weights[1],
-            percent: None,
-            script: &|program| saturate(program, second),
-            threads: 1,
-        },
-    ];
+    let one = |program: &Program<'_>| saturate(program, first);
+    let other = |program: &Program<'_>| saturate(program, second);
+    let tenants = [Tenant::new(weights[0], &one), Tenant::new(weights[1], &other)];
     let length = Nanos::from_millis(2 * SECOND);
     run(&Setup { figures: Figures::default(), policy, tenants: &tenants, seed, length }).unwrap();
     sums.map(|sum| sum.into_inner().unwrap())
@@ -269,20 +258,9 @@ fn ran_programmatically(programmatic: bool, micros: u64) -> [u64; 2] {
         Ok(())
     };
     let [first, second] = &sums;
-    let tenants = [
-        Tenant {
-            weight: 1,
-            percent: None,
-            script: &|program| saturate(program, first, programmatic, micros),
-            threads: 1,
-        },
-        Tenant {
-            weight: 1,
-            percent: None,
-            script: &|program| saturate(program, second, false, 60),
-            threads: 1,
-        },
-    ];
+    let one = |program: &Program<'_>| saturate(program, first, programmatic, micros);
+    let other = |program: &Program<'_>| saturate(program, second, false, 60);
+    let tenants = [Tenant::new(1, &one), Tenant::new(1, &other)];
     let length = Nanos::from_millis(3 * SECOND);
     run(&Setup {
         figures: Figures::default(),

@@ -12,6 +12,7 @@ use cgpu_shm::units::Nanos;
 use cgpu_sim::settings::Figures as Model;
 
 use super::bound::{Share, of_shares};
+use super::draws::Draws;
 use super::{Figures, Options, WEIGHTED, as_seconds, between, seconds};
 use crate::emulation::{Grid, Observed, Program, Setup, Tenant, Work, run};
 
@@ -37,29 +38,6 @@ struct Loop {
     /// Kernels between two waits.
     batch: u32,
     weight: u32,
-}
-
-/// Random numbers (SplitMix64).
-struct Draws(u64);
-
-impl Draws {
-    fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ mixed >> 31
-    }
-
-    /// Returns a number from `least` to `most`, uniformly distributed.
-    fn within(&mut self, least: u32, most: u32) -> u32 {
-        least + (self.bits() % u64::from(most - least + 1)) as u32
-    }
-
-    /// Returns a number from `least` to `most` whose logarithm is uniformly distributed.
-    fn over_magnitudes(&mut self, least: f64, most: f64) -> f64 {
-        let part = (self.bits() >> 11) as f64 / (1_u64 << 53) as f64;
-        least * (most / least).powf(part)
-    }
 }
 
 impl Loop {
@@ -128,7 +106,7 @@ impl fmt::Display for Loop {
 
 fn drawn(seed: u64, number: u64) -> Vec<Loop> {
     // Each mix has its own draws, so it does not depend on the number of mixes.
-    let mut draws = Draws(seed.wrapping_mul(1_000_003).wrapping_add(number));
+    let mut draws = Draws::new(seed.wrapping_mul(1_000_003).wrapping_add(number));
     let loops = draws.within(2, 4);
     (0..loops).map(|_| Loop::drawn(&mut draws)).collect()
 }

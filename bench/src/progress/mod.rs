@@ -11,13 +11,16 @@
 //! | `bound` | the maximum that they and their neighbour can do together |
 //! | `backlog` | a new tenant beside a queue that was filled while its owner was alone |
 //! | `mixes` | closed loops of random kernels and weights |
+//! | `published` | experiments of other projects, as they define them |
 //! | `measured` | the share shown as measured, compared with what the GPU computed |
 
 mod backlog;
 mod bound;
+mod draws;
 mod measured;
 mod mixes;
 mod patterns;
+mod published;
 
 use anyhow::{Context, Result};
 use cgpu_scheduler::policy::Policy;
@@ -62,6 +65,9 @@ const EXPERIMENTS: &[Experiment] = &[
         measure: mixes::measure,
     },
     Experiment { keys: &["share_measured_error_points"], measure: measured::measure },
+    Experiment { keys: published::XSCHED, measure: published::xsched },
+    Experiment { keys: published::TALLY, measure: published::tally },
+    Experiment { keys: published::HAMI, measure: published::hami },
 ];
 
 /// Measures the wanted figures of the section.

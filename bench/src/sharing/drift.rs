@@ -77,20 +77,9 @@ fn error_of(case: &Case, switch_us: u32) -> Result<f64> {
         clock_rate: ClockRate((case.ppm * 1_000.0) as i64),
         ..Model::default()
     };
-    let tenants = [
-        Tenant {
-            weight: 1,
-            percent: None,
-            script: &|program| saturate(program, first),
-            threads: 1,
-        },
-        Tenant {
-            weight: 3,
-            percent: None,
-            script: &|program| saturate(program, second),
-            threads: 1,
-        },
-    ];
+    let one = |program: &Program<'_>| saturate(program, first);
+    let three = |program: &Program<'_>| saturate(program, second);
+    let tenants = [Tenant::new(1, &one), Tenant::new(3, &three)];
     let policy = Some(Policy::Weighted { conserving: true });
     run(&Setup { figures, policy, tenants: &tenants, seed: 1, length: seconds(end) })?;
     let [one, three] = sums.map(|sum| sum.into_inner().unwrap_or(0) as f64);
