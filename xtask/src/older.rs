@@ -1,7 +1,8 @@
-//! Tests what is shipped on systems that are older than the one that builds it.
+//! Root file systems of other systems: older ones, for tests of what is shipped, and clean ones, in
+//! which packages are installed.
 //!
-//! debootstrap's first stage makes their root file systems: it unpacks packages without running
-//! their scripts. The result has a loader, a C library and the tools of a shell. The shim, the
+//! debootstrap's first stage makes the older ones: it unpacks packages without running their
+//! scripts. The result has a loader, a C library and the tools of a shell. The shim, the
 //! programs, a simulated driver and the small C programs are built for the old glibc into a folder
 //! like `dist`, so the end-to-end tests run there unchanged.
 
@@ -23,16 +24,47 @@ struct System {
     /// against the list, and the list is checked before anything is unpacked. `None`: the signature
     /// is checked.
     packages: Option<&'static str>,
+    /// Whether the packages' scripts are run, so that more can be installed.
+    is_complete: bool,
+    /// A further package.
+    include: Option<&'static str>,
+    /// A mirror, and the script that knows how the system is made. `None`: those of the suite.
+    mirror: Option<[&'static str; 2]>,
+}
+
+impl System {
+    const fn older(suite: &'static str, packages: Option<&'static str>) -> Self {
+        Self { suite, packages, is_complete: false, include: None, mirror: None }
+    }
 }
 
 /// Systems with glibc 2.31 and 2.23. Older ones are no longer on the mirrors; `CGPU_OLD_ROOTS` adds
 /// some.
-const SYSTEMS: &[System] = &[
-    System { suite: "bullseye", packages: None },
+const OLDER: &[System] = &[
+    System::older("bullseye", None),
+    #[cfg(target_arch = "x86_64")]
+    System::older(
+        "xenial",
+        Some("f6bd998e33ce5cc6fa43df47f191a78587e658b1b7fd29c7d065742acd4e5dd9"),
+    ),
+];
+
+/// Debian 12, with rpm, and Ubuntu 24.04 as it was released.
+const CLEAN: &[System] = &[
+    System {
+        suite: "bookworm",
+        packages: None,
+        is_complete: true,
+        include: Some("rpm"),
+        mirror: None,
+    },
     #[cfg(target_arch = "x86_64")]
     System {
-        suite: "xenial",
-        packages: Some("f6bd998e33ce5cc6fa43df47f191a78587e658b1b7fd29c7d065742acd4e5dd9"),
+        suite: "noble",
+        packages: Some("8f6f71ae839c8cba390a7643fcbbdacddb0bc7d12c1583a2dd80a1f8443a30e5"),
+        is_complete: true,
+        include: None,
+        mirror: Some(["http://archive.ubuntu.com/ubuntu", "gutsy"]),
     },
 ];
 
@@ -42,7 +74,7 @@ const PROFILE: &str = "older";
 /// The C programs that the tests run in containers' images.
 const PROGRAMS: &[&str] = &["init", "meminfo", "alloc_fill", "visible", "hold", "worker"];
 /// Timeout for making a system, in seconds.
-const TIMEOUT: &str = "180";
+const TIMEOUT: &str = "400";
 
 /// Builds what the tests run there; returns the folder, which is like `dist`.
 pub(crate) fn collect(workspace: &Workspace, shim: &Path) -> Result<PathBuf> {
@@ -60,24 +92,36 @@ pub(crate) fn collect(workspace: &Workspace, shim: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Returns the root file systems, made now or by an earlier run, and the reasons for those that
-/// cannot be made.
-pub(crate) fn roots(workspace: &Workspace) -> Result<(Vec<PathBuf>, Vec<String>)> {
-    if let Some(named) = std::env::var_os("CGPU_OLD_ROOTS") {
-        return Ok((std::env::split_paths(&named).collect(), Vec::new()));
+/// Returns the root file systems of older systems, made now or by an earlier run, and the reasons
+/// for those that cannot be made.
+pub(crate) fn roots(workspace: &Workspace) -> (Vec<PathBuf>, Vec<String>) {
+    made_or_named("CGPU_OLD_ROOTS", OLDER, &workspace.target.join("older"))
+}
+
+/// The same of clean systems.
+pub(crate) fn clean_roots(workspace: &Workspace) -> (Vec<PathBuf>, Vec<String>) {
+    made_or_named("CGPU_SYSTEM_ROOTS", CLEAN, &workspace.target.join("systems"))
+}
+
+fn made_or_named(
+    variable: &str,
+    systems: &'static [System],
+    folder: &Path,
+) -> (Vec<PathBuf>, Vec<String>) {
+    if let Some(named) = std::env::var_os(variable) {
+        return (std::env::split_paths(&named).collect(), Vec::new());
     }
-    let folder = workspace.target.join("older");
     let made = |system: &'static System| -> Result<PathBuf> {
         let root = folder.join(system.suite);
         if !root.exists() {
-            system.fetch(&folder)?;
+            system.fetch(folder)?;
         }
         Ok(root)
     };
     let all = std::thread::scope(|scope| {
         let made = &made;
         let started: Vec<_> =
-            SYSTEMS.iter().map(|system| (system, scope.spawn(move || made(system)))).collect();
+            systems.iter().map(|system| (system, scope.spawn(move || made(system)))).collect();
         let joined = started.into_iter().map(|(system, thread)| (system, thread.join()));
         joined.collect::<Vec<_>>()
     });
@@ -89,12 +133,12 @@ pub(crate) fn roots(workspace: &Workspace) -> Result<(Vec<PathBuf>, Vec<String>)
             Err(error) => lacking.push(format!("{}: {error:#}", system.suite)),
         }
     }
-    Ok((found, lacking))
+    (found, lacking)
 }
 
-/// Returns why no system can be made on this machine.
-pub(crate) fn obstacle() -> Option<&'static str> {
-    if std::env::var_os("CGPU_OLD_ROOTS").is_some() {
+/// Returns why no system can be made on this machine, unless a variable names some.
+pub(crate) fn obstacle(variable: &str) -> Option<&'static str> {
+    if std::env::var_os(variable).is_some() {
         return None;
     }
     let is_root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n");
@@ -115,18 +159,22 @@ impl System {
                 .with_context(|| format!("cannot remove {}", fresh.display()))?;
         }
         fs::create_dir_all(&fresh).with_context(|| format!("cannot create {}", fresh.display()))?;
-        eprintln!("xtask: unpacking {} (half a minute or so)", self.suite);
+        eprintln!("xtask: making {} (a minute or so)", self.suite);
+        let foreign: Vec<OsString> =
+            if self.is_complete { Vec::new() } else { vec!["--foreign".into()] };
         if let Some(expected) = self.packages {
             // Downloaded once, so that the checked files are the ones that are unpacked.
             let packed = std::path::absolute(folder.join(format!("{}.tgz", self.suite)))?;
-            let with = |option: &str| OsString::from_iter([option.as_ref(), packed.as_os_str()]);
-            self.debootstrap(&fresh, &["--no-check-gpg".into(), with("--make-tarball=")])?;
+            let with =
+                |option: &str| vec![OsString::from_iter([option.as_ref(), packed.as_os_str()])];
+            let unchecked = vec![OsString::from("--no-check-gpg")];
+            self.debootstrap(&fresh, &[unchecked.clone(), with("--make-tarball=")].concat())?;
             check_packed(self.suite, &packed, expected)?;
-            self.debootstrap(&fresh, &["--foreign".into(), with("--unpack-tarball=")])?;
+            self.debootstrap(&fresh, &[foreign, unchecked, with("--unpack-tarball=")].concat())?;
             fs::remove_file(&packed)
                 .with_context(|| format!("cannot remove {}", packed.display()))?;
         } else {
-            self.debootstrap(&fresh, &["--foreign".into()])?;
+            self.debootstrap(&fresh, &foreign)?;
         }
         // In a container, debootstrap makes these links to the container's own folders; a mount
         // there would hit the host's.
@@ -145,9 +193,11 @@ impl System {
         let output = Command::new("timeout")
             .arg(TIMEOUT)
             .args(["debootstrap", "--variant=minbase"])
+            .args(self.include.map(|package| format!("--include={package}")))
             .args(options)
             .arg(self.suite)
             .arg(root)
+            .args(self.mirror.into_iter().flatten())
             // debootstrap calls programs that are not in every user's PATH.
             .env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default()))
             .stdin(Stdio::null())
@@ -237,7 +287,7 @@ mod tests {
         };
         assert!(check(&[]).is_err(), "no list");
         check(&[("m_Packages", "Package: a\n"), ("m_Release", "x")]).unwrap();
-        let system = System { suite: "some", packages: Some(SUM) };
+        let system = System::older("some", Some(SUM));
         system.check_root(&folder).unwrap();
         let other = check(&[("m_Packages", "Package: b\n")]).unwrap_err().to_string();
         assert!(

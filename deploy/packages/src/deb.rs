@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use ar::{Builder, Header};
 
 use crate::files::{Content, Entry};
-use crate::release::Release;
+use crate::release::{Made, Release};
 use crate::{archive, scripts};
 
 /// Returns Debian's name of a machine.
@@ -18,7 +18,7 @@ pub(crate) fn architecture(machine: &str) -> Result<&'static str> {
 }
 
 /// Returns the package's name and bytes.
-pub(crate) fn make(release: &Release, machine: &str, files: &[Entry]) -> Result<(String, Vec<u8>)> {
+pub(crate) fn make(release: &Release, machine: &str, files: &[Entry]) -> Result<Made> {
     let machine = architecture(machine)?;
     let version = &release.version;
     let bytes: usize = files.iter().map(size).sum();

@@ -19,7 +19,7 @@ mod sbom;
 pub mod scripts;
 
 pub use pages::write as write_pages;
-pub use release::Release;
+pub use release::{Made, Release};
 
 /// Writes a file, and makes the folders above it.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {

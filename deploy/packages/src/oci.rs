@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::files::{Content, Entry};
-use crate::release::Release;
+use crate::release::{Made, Release};
 use crate::{archive, deb};
 
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
@@ -57,7 +57,7 @@ impl Layout {
 pub(crate) type Machine<'a> = (&'a str, Vec<(&'static str, Vec<u8>)>);
 
 /// Returns the image's name and bytes.
-pub(crate) fn image(release: &Release, machines: &[Machine]) -> Result<(String, Vec<u8>)> {
+pub(crate) fn image(release: &Release, machines: &[Machine]) -> Result<Made> {
     let mut layout = Layout::default();
     let mut manifests = Vec::new();
     for (machine, programs) in machines {
@@ -109,7 +109,7 @@ pub(crate) fn image(release: &Release, machines: &[Machine]) -> Result<(String, 
 }
 
 /// Returns the name and the bytes of the chart as an artifact of a registry.
-pub(crate) fn chart(release: &Release, about: &Value, chart: Vec<u8>) -> Result<(String, Vec<u8>)> {
+pub(crate) fn chart(release: &Release, about: &Value, chart: Vec<u8>) -> Result<Made> {
     let mut layout = Layout::default();
     let manifest = json!({
         "schemaVersion": 2,

@@ -8,6 +8,9 @@ use anyhow::{Context, Result, ensure};
 use crate::files::{Entry, Files, Sources, is_source};
 use crate::{archive, chart, deb, oci, rpm, sbom};
 
+/// A file of a release: its name and bytes.
+pub type Made = (String, Vec<u8>);
+
 /// What is released.
 pub struct Release {
     pub(crate) version: String,
@@ -79,30 +82,20 @@ impl Release {
         Self { version: version.to_owned(), layout, ..self }
     }
 
-    /// Makes deb, rpm and tarball for a machine from its built files; returns names and bytes.
-    pub fn packages(
-        &self,
-        sources: &Path,
-        machine: &str,
-        built: &Path,
-    ) -> Result<Vec<(String, Vec<u8>)>> {
-        let sources = Sources(sources);
-        let files = Files::new(&sources, built)?;
-        let installed = files.installed()?;
-        Ok(vec![
-            deb::make(self, machine, &installed)?,
-            rpm::make(self, machine, &installed)?,
-            self.tarball(&sources, &files, machine)?,
-        ])
+    /// Makes the Debian package for a machine from its built files; returns its name and bytes.
+    pub fn deb(&self, sources: &Path, machine: &str, built: &Path) -> Result<Made> {
+        deb::make(self, machine, &Files::new(&Sources(sources), built)?.installed()?)
+    }
+
+    /// Makes the RPM package for a machine from its built files; returns its name and bytes.
+    pub fn rpm(&self, sources: &Path, machine: &str, built: &Path) -> Result<Made> {
+        rpm::make(self, machine, &Files::new(&Sources(sources), built)?.installed()?)
     }
 
     /// Makes the archive that `deploy/install.sh` in it installs from.
-    fn tarball(
-        &self,
-        sources: &Sources,
-        files: &Files,
-        machine: &str,
-    ) -> Result<(String, Vec<u8>)> {
+    fn tarball(&self, sources: &Path, machine: &str, built: &Path) -> Result<Made> {
+        let sources = Sources(sources);
+        let files = Files::new(&sources, built)?;
         let name = format!("cgpu-{}-{machine}", self.version);
         let mut names: Vec<String> = sources.table()?.into_iter().map(|line| line.from).collect();
         names.extend(BESIDE.iter().map(|&name| name.to_owned()));
@@ -124,7 +117,9 @@ impl Release {
         let mut made = Vec::new();
         let mut machines = Vec::new();
         for (machine, folder) in built {
-            made.extend(self.packages(sources, machine, folder)?);
+            made.push(self.deb(sources, machine, folder)?);
+            made.push(self.rpm(sources, machine, folder)?);
+            made.push(self.tarball(sources, machine, folder)?);
             let programs = oci::PROGRAMS.map(|name| {
                 let path = folder.join(name);
                 let bytes = std::fs::read(&path)

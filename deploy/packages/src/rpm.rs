@@ -6,11 +6,11 @@ use ::rpm::{
 use anyhow::Result;
 
 use crate::files::{Content, Entry};
-use crate::release::Release;
+use crate::release::{Made, Release};
 use crate::scripts::{self, When};
 
 /// Returns the package's name and bytes.
-pub(crate) fn make(release: &Release, machine: &str, files: &[Entry]) -> Result<(String, Vec<u8>)> {
+pub(crate) fn make(release: &Release, machine: &str, files: &[Entry]) -> Result<Made> {
     let version = &release.version;
     let mut package =
         PackageBuilder::new("cgpu", version, &release.license, machine, release.summary);
@@ -18,8 +18,8 @@ pub(crate) fn make(release: &Release, machine: &str, files: &[Entry]) -> Result<
     let config = BuildConfig::default().compression(CompressionType::Gzip).source_date(time);
     package.using_config(config).release("1").description(release.description);
     package.build_host("localhost").cookie("cgpu");
-    // The programs of the scripts. Each has its own name below, as RPM wants it.
     package.requires(Dependency::greater_eq("glibc", "2.17"));
+    // The first script reads the layout of containers' files with `od`.
     package.requires(Dependency::script_pre("coreutils"));
     for entry in files {
         match &entry.content {
@@ -38,7 +38,15 @@ pub(crate) fn make(release: &Release, machine: &str, files: &[Entry]) -> Result<
             }
         }
     }
-    for folder in ["/etc/cgpu", "/usr/lib/cgpu", "/usr/lib/cgpu/sim", "/usr/share/doc/cgpu"] {
+    // Folders of its own are removed with it.
+    let mut folders: Vec<&str> = files
+        .iter()
+        .flat_map(|entry| entry.path.match_indices('/').map(|(end, _)| &entry.path[..end]))
+        .filter(|folder| folder.contains("/cgpu"))
+        .collect();
+    folders.sort_unstable();
+    folders.dedup();
+    for folder in folders {
         package.with_dir_entry(FileOptions::dir(folder).permissions(0o755))?;
     }
     let script = |when| Scriptlet::new(scripts::rpm(when, release.layout)).prog(vec!["/bin/sh"]);

@@ -24,28 +24,24 @@ pub(crate) const ALL: [(When, &str); 4] = [
 pub(crate) fn debian(when: When, layout: u32) -> String {
     let call = match when {
         When::BeforeInstallation => {
-            "case $1 in install | upgrade) before_installation ;; esac".to_owned()
+            "case $1 in install) before_installation '' ;; upgrade) before_installation upgrade ;; \
+             esac"
         }
-        When::AfterInstallation => {
-            "case $1 in configure) after_installation \"${2:+upgrade}\" ;; esac".to_owned()
-        }
-        When::BeforeRemoval => "case $1 in remove) before_removal ;; esac".to_owned(),
-        When::AfterRemoval => {
-            "case $1 in remove) after_removal ;; purge) after_purge ;; esac".to_owned()
-        }
+        When::AfterInstallation => "case $1 in configure) after_installation ;; esac",
+        When::BeforeRemoval => "case $1 in remove) before_removal ;; esac",
+        When::AfterRemoval => "case $1 in remove) after_removal ;; purge) after_purge ;; esac",
     };
-    script(&call, layout)
+    script(call, layout)
 }
 
 /// Returns RPM's script. Its first argument is the number of packages of this name that there will
 /// be.
 pub(crate) fn rpm(when: When, layout: u32) -> String {
     let call = match when {
-        When::BeforeInstallation => "before_installation",
-        When::AfterInstallation => {
-            "if [ \"$1\" -gt 1 ]; then after_installation upgrade; else \
-             after_installation ''; fi"
+        When::BeforeInstallation => {
+            "if [ \"$1\" -gt 1 ]; then before_installation upgrade; else before_installation ''; fi"
         }
+        When::AfterInstallation => "after_installation",
         When::BeforeRemoval => "[ \"$1\" -gt 0 ] || before_removal",
         When::AfterRemoval => "[ \"$1\" -gt 0 ] || after_removal",
     };

@@ -1,8 +1,11 @@
 say() { printf 'cgpu: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
+# Between two scripts: this is no upgrade. dpkg names a former version also after a removal.
+FIRST=/run/cgpu-is-new
+
 # Refuses before any file is replaced.
-before_installation() {
+before_installation() { # `upgrade`, or empty
     [ ! -f /usr/lib/cgpu/installed ] ||
         die "install.sh installed cgpu on this host: run /usr/lib/cgpu/uninstall.sh, then install" \
             "the package; changed settings stay"
@@ -17,12 +20,16 @@ before_installation() {
             "$LAYOUT: end it first" ;;
         esac
     done
+    [ "$1" = upgrade ] || : > $FIRST
 }
 
 # Starts the monitor of a new installation. After an upgrade the new one takes over from one that
 # runs.
-after_installation() { # `upgrade`, or empty
+after_installation() {
     . /usr/lib/cgpu/files.sh
+    first=no
+    [ ! -f $FIRST ] || first=yes
+    rm -f $FIRST
     restart="cgpu-monitor --replace"
     if has_systemd; then
         systemctl daemon-reload
@@ -30,7 +37,7 @@ after_installation() { # `upgrade`, or empty
     fi
     if cgpu get version > /dev/null 2>&1; then
         cgpu upgrade || die "the old monitor still runs; start the new one: $restart"
-    elif [ "$1" = upgrade ]; then
+    elif [ $first = no ]; then
         say "no monitor runs, and compute is not shared: start cgpu-monitor"
     elif has_systemd; then
         systemctl enable --now cgpu-monitor
@@ -39,7 +46,7 @@ after_installation() { # `upgrade`, or empty
         [ ! -x /bin/systemctl ] || systemctl enable cgpu-monitor || :
         say "no systemd runs here: start cgpu-monitor"
     fi
-    [ "$1" = upgrade ] ||
+    [ $first = no ] ||
         say "no container engine was changed: cgpu setup docker|podman|containerd|crio"
 }
 

@@ -61,6 +61,7 @@ const STEPS: &[Step] = &[
     Step { name: "unit", tier: Tier::Fast, run: unit },
     Step { name: "models", tier: Tier::Fast, run: models },
     Step { name: "portable", tier: Tier::Full, run: portable },
+    Step { name: "packages", tier: Tier::Full, run: packages },
     Step { name: "plain", tier: Tier::Fast, run: plain },
     Step { name: "differential", tier: Tier::Fast, run: differential },
     Step { name: "kubernetes", tier: Tier::Fast, run: kubernetes },
@@ -83,10 +84,11 @@ const CONTAINERS: &[&str] = &["tests/e2e/containers"];
 const CLIENTS: &[&str] = &["tests/e2e/clients", "tests/e2e/view"];
 const TIMED: &[&str] = &["tests/e2e/timed"];
 const OLDER: &[&str] = &["tests/e2e/older"];
+const SYSTEMS: &[&str] = &["deploy/packages/systems"];
 
 /// Returns whether a step other than `unit` runs this test program.
 fn is_end_to_end(suite: &Suite) -> bool {
-    let steps = [PLAIN, DIFFERENTIAL, KUBERNETES, CONTAINERS, CLIENTS, TIMED, OLDER];
+    let steps = [PLAIN, DIFFERENTIAL, KUBERNETES, CONTAINERS, CLIENTS, TIMED, OLDER, SYSTEMS];
     steps.concat().iter().any(|name| suite.name.starts_with(name))
 }
 
@@ -458,7 +460,7 @@ fn portable(run: &mut Run) -> Result<()> {
     let folder = run.workspace.target.join(TEST.folder);
     let shim = run.compile(|workspace| portable::build(workspace, &folder))?;
     run.count(true);
-    if let Some(obstacle) = older::obstacle() {
+    if let Some(obstacle) = older::obstacle("CGPU_OLD_ROOTS") {
         return run.count_missing("old-roots", &format!("systems older than this one: {obstacle}"));
     }
     // One waits for the network, the other for the compiler.
@@ -466,10 +468,11 @@ fn portable(run: &mut Run) -> Result<()> {
         Ok(std::thread::scope(|scope| {
             let roots = scope.spawn(|| older::roots(workspace));
             let built = older::collect(workspace, &shim);
-            (roots.join().unwrap_or_else(|_| bail!("a panic")), built)
+            let panicked = |_| (Vec::new(), vec!["a panic".to_owned()]);
+            (roots.join().unwrap_or_else(panicked), built)
         }))
     })?;
-    let (roots, lacks) = roots?;
+    let (roots, lacks) = roots;
     for lack in lacks {
         run.count_missing("old-roots", &format!("a system older than this one: {lack}"))?;
     }
@@ -484,4 +487,31 @@ fn portable(run: &mut Run) -> Result<()> {
         named("CGPU_NEW_SHIM", folder.join("libcgpu.so")),
     ];
     run.end_to_end(OLDER, computing_threads(), &variables)
+}
+
+/// Installs, upgrades and removes packages in clean systems, if these can be made. Their programs
+/// are those for old systems, since a clean system may be older than this one.
+fn packages(run: &mut Run) -> Result<()> {
+    if let Err(error) = portable::prepare(&run.workspace) {
+        return run.count_missing("zig", &format!("packages for other systems: {error:#}"));
+    }
+    if let Some(obstacle) = older::obstacle("CGPU_SYSTEM_ROOTS") {
+        return run.count_missing("systems", &format!("systems for packages: {obstacle}"));
+    }
+    let (roots, lacks) = run.compile(|workspace| Ok(older::clean_roots(workspace)))?;
+    for lack in lacks {
+        run.count_missing("systems", &format!("a system for packages: {lack}"))?;
+    }
+    if roots.is_empty() {
+        return Ok(());
+    }
+    let built = run.compile(|workspace| {
+        let shim = portable::build(workspace, &workspace.target.join(TEST.folder))?;
+        older::collect(workspace, &shim)
+    })?;
+    let variables = [
+        ("CGPU_SYSTEM_ROOTS".to_owned(), std::env::join_paths(roots)?.display().to_string()),
+        ("CGPU_DIST".to_owned(), built.display().to_string()),
+    ];
+    run.end_to_end(SYSTEMS, computing_threads(), &variables)
 }

@@ -1,0 +1,197 @@
+//! Packages in clean root file systems: installed, upgraded while a container runs, refused,
+//! removed and purged.
+//!
+//! `cargo xtask test --full --only packages` makes the root file systems, and names them in
+//! CGPU_SYSTEM_ROOTS (separated by colons). No systemd runs in them; `service` of the end-to-end
+//! tests has one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use cgpu_e2e::{Child, Dist, mounted, skip};
+use cgpu_packages::files::Sources;
+use cgpu_packages::scripts::LAYOUT;
+use cgpu_packages::{Made, Release};
+
+const ADMINISTRATOR: &str = include_str!("administrator.sh");
+/// Programs that run in the systems. The others are texts, which are packed faster.
+const RUN: [&str; 6] = [
+    "cgpu",
+    "cgpu-monitor",
+    "cgpu-runtime",
+    "libcgpu.so",
+    "sim/libcuda.so.1",
+    "sim/libnvidia-ml.so.1",
+];
+
+/// How a package manager does what the administrator wants.
+struct Manager {
+    /// Its program; systems without it are left out.
+    program: &'static str,
+    /// The end of the packages' names, and what makes them.
+    end: &'static str,
+    make: fn(&Release, &Path, &str, &Path) -> anyhow::Result<Made>,
+    functions: &'static str,
+    /// The lines in which managers differ.
+    installed: &'static str,
+    after_removal: &'static [&'static str],
+}
+
+const DPKG: Manager = Manager {
+    program: "usr/bin/dpkg",
+    end: ".deb",
+    make: Release::deb,
+    functions: "\
+install_package() { dpkg --force-confold --install $1.deb; }
+remove_package() { dpkg --remove cgpu; }
+purge_package() { dpkg --purge cgpu; }
+verify() { [ -z \"$(dpkg --verify cgpu)\" ]; }
+version() { dpkg-query --show --showformat '${Version} ${db:Status-Status}' cgpu; }
+",
+    installed: " installed",
+    after_removal: &["removed: /etc/cgpu /var/lib/cgpu", "purged:"],
+};
+
+/// Without dependencies: RPM's database is empty, since dpkg installed the system.
+const RPM: Manager = Manager {
+    program: "usr/bin/rpm",
+    end: ".rpm",
+    make: Release::rpm,
+    functions: "\
+install_package() { rpm --nodeps --upgrade $1.rpm; }
+remove_package() { rpm --erase cgpu; }
+purge_package() { return 1; }
+verify() { [ -z \"$(rpm --verify --nodeps cgpu)\" ]; }
+version() { rpm --query --queryformat '%{VERSION}' cgpu; }
+",
+    installed: "",
+    after_removal: &["removed: /etc/cgpu /var/lib/cgpu"],
+};
+
+/// Returns the root file systems that have a program.
+fn roots(test: &str, program: &str) -> Vec<PathBuf> {
+    let named = std::env::var_os("CGPU_SYSTEM_ROOTS").unwrap_or_default();
+    let roots = std::env::split_paths(&named).filter(|root| root.join(program).exists());
+    let roots: Vec<PathBuf> = roots.collect();
+    if roots.is_empty() {
+        let reason = format!("CGPU_SYSTEM_ROOTS names no root file system with {program}");
+        skip(test, "systems", &reason);
+    } else if mounted(&Command::new("true"), "true").is_none() {
+        skip(test, "systems", "nothing can be mounted here");
+        return Vec::new();
+    }
+    roots
+}
+
+/// Makes the packages of a former release, this one, and one with another layout.
+fn packages(folder: &Path, manager: &Manager) {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let (dist, built) = (Dist::find(), folder.join("built"));
+    let put = |name: &str, bytes: &[u8]| {
+        let path = built.join(name);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+        fs::write(path, bytes).expect("a file");
+    };
+    let table = Sources(&sources).table().expect("a table");
+    let names = table.iter().map(|line| line.from.as_str());
+    for name in names.chain(["cgpu-dra-controller", "cgpu-dra-driver"]) {
+        if RUN.contains(&name) {
+            put(name, &fs::read(dist.file(name)).expect("a program"));
+            // Debug information takes longer to pack than all else.
+            let mut strip = Command::new("strip");
+            strip.arg("--strip-debug").arg(built.join(name));
+            Child::start(strip).finish().exits(0);
+        } else {
+            put(name, name.as_bytes());
+        }
+    }
+    fs::create_dir(folder.join("packages")).expect("a folder");
+    for (name, version, layout) in [
+        ("former", "0.0.9", LAYOUT),
+        ("new", "0.1.0", LAYOUT),
+        ("other-layout", "0.2.0", LAYOUT + 1),
+    ] {
+        let release = Release::at(&sources, 1_700_000_000).expect("a release");
+        let release = release.renamed(version, layout);
+        let made = (manager.make)(&release, &sources, std::env::consts::ARCH, &built);
+        let path = folder.join(format!("packages/{name}{}", manager.end));
+        fs::write(path, made.expect("a package").1).expect("a file");
+    }
+}
+
+/// Lets the administrator work in an overlay of a root file system; returns the lines.
+fn work(root: &Path, manager: &Manager) -> (Vec<String>, String) {
+    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+    packages(folder.path(), manager);
+    for name in ["upper", "work", "root", "said"] {
+        fs::create_dir(folder.path().join(name)).expect("a folder");
+    }
+    let script = format!("set -e\n{}\n{ADMINISTRATOR}", manager.functions);
+    fs::write(folder.path().join("said/administrator"), script).expect("a script");
+    let (lower, here) = (root.display(), folder.path().display());
+    let programs = Dist::find().folder().join("programs");
+    let setup = format!(
+        "mount -t overlay overlay -o lowerdir={lower},upperdir={here}/upper,workdir={here}/work \
+             {here}/root && cd {here}/root && mkdir -p packages programs said && \
+         mount --bind {here}/packages packages && mount --bind {here}/said said && \
+         mount --bind {} programs && mount --rbind /dev dev && mount -t tmpfs none run",
+        programs.display()
+    );
+    let mut inside = Command::new("unshare");
+    inside.args(["--pid", "--fork", "--kill-child", "chroot"]).arg(folder.path().join("root"));
+    inside.args(["sh", "-c", "mount -t proc proc /proc && exec sh /said/administrator"]);
+    inside.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("DEBIAN_FRONTEND", "noninteractive");
+    inside.env_remove("LD_LIBRARY_PATH");
+    let command = mounted(&inside, &setup).expect("it could be mounted before");
+    let outcome = Child::start_for(command, Duration::from_secs(280)).finish();
+    let read =
+        |name: &str| fs::read_to_string(folder.path().join("said").join(name)).unwrap_or_default();
+    let lines = outcome.stdout.lines().map(str::to_owned).collect();
+    (lines, format!("{outcome:?}\n{}\n{}", read("log"), read("monitor")))
+}
+
+fn is_managed(test: &str, manager: &Manager) {
+    for root in roots(test, manager.program) {
+        let (lines, errors) = work(&root, manager);
+        let version = env!("CARGO_PKG_VERSION");
+        let state = manager.installed;
+        let mut expected = vec![
+            format!("installed: 0.0.9{state}, cgpu {version}"),
+            "page: cgpu".to_owned(),
+            format!("upgraded: 0.1.0{state}, the container runs on"),
+            "configuration: # changed".to_owned(),
+            format!(
+                "another layout: container a has files of layout {LAYOUT}, this release uses {}: \
+                 end it first",
+                LAYOUT + 1
+            ),
+            format!("still: 0.1.0{state}"),
+            "a container of the runtime: stop them, or use the variable CGPU_FORCE=yes: a script \
+             then runs the next runtime for them"
+                .to_owned(),
+            format!("still: 0.1.0{state}"),
+            "forced: runc --root /r kill c1, left: /usr/bin/cgpu-runtime /etc/cgpu /var/lib/cgpu"
+                .to_owned(),
+            format!("installed again: 0.1.0{state}"),
+        ];
+        expected.extend(manager.after_removal.iter().map(|&line| line.to_owned()));
+        expected.push(
+            "beside install.sh: install.sh installed cgpu on this host: run \
+             /usr/lib/cgpu/uninstall.sh, then install the package; changed settings stay"
+                .to_owned(),
+        );
+        assert_eq!(lines, expected, "{}: {errors}", root.display());
+    }
+}
+
+#[test]
+fn debian_package_is_installed_upgraded_and_removed() {
+    is_managed("systems::debian_package_is_installed_upgraded_and_removed", &DPKG);
+}
+
+#[test]
+fn rpm_package_is_installed_upgraded_and_removed() {
+    is_managed("systems::rpm_package_is_installed_upgraded_and_removed", &RPM);
+}
