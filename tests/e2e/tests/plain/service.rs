@@ -101,8 +101,13 @@ echo "upgraded: policy $(policy), weight $(cat /run/cgpu_km/0/a/weight), restart
 
 main=/proc/$(main)
 [ "$(readlink "$main/ns/mnt")" = "$(readlink /proc/1/ns/mnt)" ] && echo "in the host's mount namespace"
-grep -E '^(NoNewPrivs|Seccomp):' "$main/status" | tr -d '\t' | tr '\n' ' '
+grep -E '^(NoNewPrivs|Seccomp|CapBnd):' "$main/status" | tr -d '\t' | tr '\n' ' '
 echo
+# Of the successor, which its predecessor has started.
+echo "nice: $(cut -d' ' -f19 "$main/stat")"
+of_log() { journalctl --no-pager --unit=cgpu-monitor | grep -q "$1"; }
+until_is 60 "the log" of_log "monitor started"
+of_log "cannot request short slices" || echo "short slices"
 
 # A successor is its predecessor's child, not systemd's. With control groups of version 1 in a
 # container, systemd kills such a process at once, and its tree stays until the next monitor starts.
@@ -166,7 +171,10 @@ fn the_service_runs_under_a_real_systemd() {
             "stopped: policy 2, weight 4, restarts 1",
             "upgraded: policy 2, weight 4, restarts 1",
             "in the host's mount namespace",
-            "NoNewPrivs:1 Seccomp:2",
+            // DAC_OVERRIDE, DAC_READ_SEARCH, KILL, SYS_PTRACE, SYS_ADMIN.
+            "CapBnd:0000000000280026 NoNewPrivs:1 Seccomp:2",
+            "nice: -10",
+            "short slices",
             "restarted: policy 2, weight 4",
             "stopped: no tree",
             "uninstalled: nothing",
