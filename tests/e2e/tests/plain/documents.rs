@@ -118,3 +118,17 @@ fn architecture_page_lists_folders_and_dependencies() {
     named.sort_unstable();
     assert!(named.windows(2).all(|pair| pair[0] != pair[1]), "a folder is there twice: {named:?}");
 }
+
+#[test]
+fn continuous_integration_has_the_rust_version_of_the_manifest() {
+    let read = |name: &str| fs::read_to_string(root().join(name)).expect(name);
+    let manifest = read("Cargo.toml");
+    let version =
+        manifest.split("rust-version = \"").nth(1).and_then(|rest| rest.split('"').next());
+    let workflow = read(".github/workflows/test.yml");
+    let image = format!("image: rust:{}-", version.expect("a version"));
+    assert!(workflow.contains(&image), "{image}");
+    for part in ["pull_request:", "schedule:", "run: .ci/run "] {
+        assert!(workflow.contains(part), "{part}");
+    }
+}
