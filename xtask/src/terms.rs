@@ -58,6 +58,9 @@ const RETIRED: &[(&[&str], &str)] = &[
     (&["chore", "chores"], "pending work"),
 ];
 
+/// Names of other projects, as these write them.
+const NAMES: &[&str] = &["Tally"];
+
 /// Maximum width of a line.
 const WIDTH: usize = 100;
 /// Extensions of the files that are checked.
@@ -126,7 +129,8 @@ fn can_be_broken(name: &str, line: &str) -> bool {
 /// Returns the words of a line, also within identifiers: `SLOT_PATIENCE`, `isNobody`.
 fn words(line: &str) -> impl Iterator<Item = String> {
     let runs = line.split(|byte: char| !byte.is_ascii_alphabetic()).filter(|run| !run.is_empty());
-    runs.flat_map(camel_case_parts).map(str::to_ascii_lowercase)
+    let names = |part: &&str| !NAMES.contains(part);
+    runs.flat_map(camel_case_parts).filter(names).map(str::to_ascii_lowercase)
 }
 
 fn camel_case_parts(word: &str) -> Vec<&str> {
@@ -160,6 +164,7 @@ mod tests {
         assert_eq!(terms("// No\n// one lends, nobody asks."), 2);
         assert_eq!(terms("fn turnBooksOf(estateOf: Estate)"), 3);
         assert_eq!(terms("wildcard, discard, parking_lot, Borrow"), 0);
+        assert_eq!((terms("Tally (ASPLOS 2025)"), terms("tally_of, TALLY")), (0, 2));
     }
 
     #[test]

@@ -66,7 +66,7 @@ const EXPERIMENTS: &[Experiment] = &[
     },
     Experiment { keys: &["share_measured_error_points"], measure: measured::measure },
     Experiment { keys: published::XSCHED, measure: published::xsched },
-    Experiment { keys: published::TALLY, measure: published::tally },
+    Experiment { keys: published::INFERENCE, measure: published::inference },
     Experiment { keys: published::HAMI, measure: published::hami },
 ];
 

@@ -25,8 +25,8 @@ pub(super) const XSCHED: &[&str] = &[
     "xsched_native_of_solo",
     "xsched_priority_p99_ratio",
 ];
-pub(super) const TALLY: &[&str] =
-    &["tally_p99_added_pct", "tally_p99_added_worst_pct", "tally_training_pct"];
+pub(super) const INFERENCE: &[&str] =
+    &["inference_p99_added_pct", "inference_p99_added_worst_pct", "training_beside_inference_pct"];
 pub(super) const HAMI: &[&str] = &["hami_2863_error_pct"];
 
 /// Time that is not counted, in which the controller learns about the tenants.
@@ -198,7 +198,7 @@ pub(super) fn xsched(options: &Options) -> Result<Figures> {
     ])
 }
 
-pub(super) fn tally(options: &Options) -> Result<Figures> {
+pub(super) fn inference(options: &Options) -> Result<Figures> {
     let services = [
         Network::drawn("inference of 3 ms", 100, (10.0, 70.0), Nanos::ZERO),
         Network::drawn("inference of 12 ms", 300, (10.0, 90.0), Nanos::ZERO),
@@ -236,9 +236,9 @@ pub(super) fn tally(options: &Options) -> Result<Figures> {
     }
     let mean = added.iter().sum::<f64>() / added.len() as f64;
     Ok(vec![
-        ("tally_p99_added_pct", mean),
-        ("tally_p99_added_worst_pct", added.into_iter().fold(f64::MIN, f64::max)),
-        ("tally_training_pct", least),
+        ("inference_p99_added_pct", mean),
+        ("inference_p99_added_worst_pct", added.into_iter().fold(f64::MIN, f64::max)),
+        ("training_beside_inference_pct", least),
     ])
 }
 
