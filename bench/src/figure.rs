@@ -415,25 +415,37 @@ impl Measured {
         self.failed.is_empty()
     }
 
+    /// Returns the bound that is a key's goal, if it has one.
+    pub(crate) fn limit(&self, key: &str) -> Option<f64> {
+        match find(key)?.goal {
+            Goal::AtMost(limit) | Goal::AtLeast(limit) => Some(limit),
+            Goal::TimesOf(factor, base) => Some(factor * self.value(base)?),
+            Goal::PlusOf(more, base) => Some(more + self.value(base)?),
+            Goal::Recorded => None,
+        }
+    }
+
     /// Describes whether `value` meets the goal; if not, with what others reach.
     fn compared(&self, figure: &Figure, value: f64) -> String {
-        let against = |limit: f64, met: bool, sign: &str| match (met, figure.peers) {
+        let Some(limit) = self.limit(figure.key) else {
+            return match figure.goal {
+                Goal::TimesOf(factor, base) => {
+                    format!("goal: {factor} x {base}, which was not measured")
+                }
+                Goal::PlusOf(more, base) => {
+                    format!("goal: {base} + {more}, which was not measured")
+                }
+                _ => "recorded".to_owned(),
+            };
+        };
+        let (met, sign) = match figure.goal {
+            Goal::AtLeast(_) => (value >= limit, ">="),
+            _ => (value <= limit, "<="),
+        };
+        match (met, figure.peers) {
             (true, _) => format!("goal {sign} {limit:.2}: met"),
             (false, "") => format!("goal {sign} {limit:.2}: MISSED"),
             (false, peers) => format!("goal {sign} {limit:.2}: MISSED (others: {peers})"),
-        };
-        match figure.goal {
-            Goal::AtMost(limit) => against(limit, value <= limit, "<="),
-            Goal::AtLeast(limit) => against(limit, value >= limit, ">="),
-            Goal::TimesOf(factor, base) => match self.value(base) {
-                Some(base) => against(base * factor, value <= base * factor, "<="),
-                None => format!("goal: {factor} x {base}, which was not measured"),
-            },
-            Goal::PlusOf(more, base) => match self.value(base) {
-                Some(base) => against(base + more, value <= base + more, "<="),
-                None => format!("goal: {base} + {more}, which was not measured"),
-            },
-            Goal::Recorded => "recorded".to_owned(),
         }
     }
 

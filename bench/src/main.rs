@@ -107,7 +107,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
     program_start::measure(dist, &wanted, &mut measured);
     startup::measure(dist, &wanted, &mut measured);
     extender::measure(dist, &wanted, &mut measured);
-    gallery.write()?;
+    gallery.write(&measured)?;
     if arguments.json {
         let mut object = measured.json();
         host::describe(&mut object, "null (cost), simulated (sharing, faults)", switch);

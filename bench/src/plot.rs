@@ -9,6 +9,8 @@ use anyhow::{Context, Result, anyhow, ensure};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use crate::figure::{FIGURES, Measured};
+
 /// Default cost of a context switch in microseconds.
 pub(crate) const USUAL_SWITCH: u32 = 100;
 
@@ -23,6 +25,8 @@ pub(crate) struct Gallery {
     windows: Vec<Window>,
     gaps: Vec<Pair>,
     seed: Vec<Pair>,
+    /// Latencies of requests by case, ascending, in seconds.
+    latencies: Vec<(&'static str, Vec<f64>)>,
 }
 
 /// A measured value beside a set or published one.
@@ -57,8 +61,8 @@ impl Gallery {
             fs::create_dir_all(folder)
                 .with_context(|| format!("cannot make {}", folder.display()))?;
         }
-        let (shares, windows, gaps, seed) = Default::default();
-        Ok(Self { folder, switch, shares, windows, gaps, seed })
+        let (shares, windows, gaps, seed, latencies) = Default::default();
+        Ok(Self { folder, switch, shares, windows, gaps, seed, latencies })
     }
 
     /// Returns whether charts are wanted.
@@ -105,6 +109,12 @@ impl Gallery {
         self.seed.push(Pair { name: name.to_owned(), set: document, got });
     }
 
+    /// Adds the latencies of a run's requests, in seconds.
+    pub(crate) fn latencies(&mut self, case: &'static str, mut latencies: Vec<f64>) {
+        latencies.sort_by(f64::total_cmp);
+        self.latencies.push((case, latencies));
+    }
+
     /// Draws from a journal which process had the GPU at what time, in an interval in milliseconds
     /// after the first work. `command` is `cgpu-sim`.
     pub(crate) fn trace(
@@ -132,9 +142,20 @@ impl Gallery {
     }
 
     /// Writes the charts.
-    pub(crate) fn write(&self) -> Result<()> {
+    pub(crate) fn write(&self, measured: &Measured) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
+        let (errors, allocations, summary) =
+            (errors(measured), allocations(measured), summary(measured));
         let charts = [
+            ("summary", "In percent, less is better", "published by others", "cgpu", &summary),
+            ("errors", "Greatest error of a share by load, in percent", "goal", "got", &errors),
+            (
+                "allocations",
+                "Nanoseconds added to cuMemAlloc and cuMemFree, by live allocations",
+                "goal",
+                "got",
+                &allocations,
+            ),
             ("shares", "Shares in percent of the GPU", "set", "got", &self.shares),
             (
                 "gaps",
@@ -162,6 +183,16 @@ impl Gallery {
         if !self.windows.is_empty() {
             let path = self.file(folder, "windows");
             self.lines(&path).map_err(|error| anyhow!("{}: {error}", path.display()))?;
+        }
+        if !self.latencies.is_empty() {
+            let path = self.file(folder, "priority");
+            let title = format!(
+                "Requests of 6.4 ms at high priority: parts of them and their time; a switch \
+                 costs {} us",
+                self.switch
+            );
+            quantiles(&path, &title, &self.latencies)
+                .map_err(|error| anyhow!("{}: {error}", path.display()))?;
         }
         Ok(())
     }
@@ -224,6 +255,92 @@ impl Gallery {
         area.present()?;
         Ok(())
     }
+}
+
+/// Returns the errors of shares and their goals.
+fn errors(measured: &Measured) -> Vec<Pair> {
+    let is_error = |key: &str| key.starts_with("share_error_") || key.starts_with("tenants_");
+    let keys = FIGURES.iter().map(|figure| figure.key).filter(|key| is_error(key));
+    keys.filter_map(|key| {
+        let name = key.replace("share_error_", "").replace("_error", "").replace("pct_", "");
+        let name = name.replace("_pct", "").replace('_', " ");
+        Some(Pair { name, set: measured.limit(key)?, got: measured.value(key)? })
+    })
+    .collect()
+}
+
+/// Returns what the shim adds to an allocation and its free, and the goals.
+fn allocations(measured: &Measured) -> Vec<Pair> {
+    let rows = [
+        ("1", "alloc_free_added_ns"),
+        ("10,000", "alloc_free_added_ns_live10k"),
+        ("1,000,000", "alloc_free_added_ns_live1m"),
+        ("1,000,000, freed at random", "alloc_free_added_ns_live1m_random"),
+    ];
+    rows.into_iter()
+        .filter_map(|(name, key)| {
+            let (set, got) = (measured.limit(key)?, measured.value(key)?);
+            Some(Pair { name: name.to_owned(), set, got })
+        })
+        .collect()
+}
+
+/// Returns what others published of experiments, and ours. `docs/performance.md` has the sources.
+fn summary(measured: &Measured) -> Vec<Pair> {
+    let lost =
+        |keys: [&str; 2]| Some(100.0 * (1.0 - measured.value(keys[0])? - measured.value(keys[1])?));
+    let rows = [
+        ("1:2, worst load (cGPU)", 11.5, measured.value("seed_table_error_pct")),
+        ("10:90, no waits (HAMi)", 11.0, measured.value("hami_2863_error_pct")),
+        ("lost at 75:25 (XSched)", 5.0, lost(["xsched_75_of_solo", "xsched_25_of_solo"])),
+        ("p99, training (Tally)", 7.2, measured.value("inference_p99_added_pct")),
+    ];
+    rows.into_iter()
+        .filter_map(|(name, set, got)| Some(Pair { name: name.to_owned(), set, got: got? }))
+        .collect()
+}
+
+/// Draws what part of the requests took at most what time.
+fn quantiles(
+    path: &Path,
+    title: &str,
+    cases: &[(&'static str, Vec<f64>)],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let all = || cases.iter().flat_map(|(_, latencies)| latencies).map(|seconds| 1e3 * seconds);
+    let (least, most) = (all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));
+    let area = SVGBackend::new(path, (WIDTH, 360)).into_drawing_area();
+    area.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&area)
+        .caption(title, ("sans-serif", 18))
+        .margin(12)
+        .x_label_area_size(40)
+        .y_label_area_size(60)
+        .build_cartesian_2d(0.98 * least..1.02 * most, 0.0..100.0)?;
+    chart
+        .configure_mesh()
+        .x_desc("milliseconds")
+        .y_desc("percent of the requests")
+        .light_line_style(WHITE)
+        .label_style(("sans-serif", 13))
+        .draw()?;
+    for ((name, latencies), colour) in cases.iter().zip([OTHERS, OURS, SECOND].into_iter().cycle())
+    {
+        let part = |place: usize| 100.0 * (place + 1) as f64 / latencies.len() as f64;
+        let points = latencies.iter().enumerate().map(|(place, at)| (1e3 * at, part(place)));
+        chart
+            .draw_series(LineSeries::new(points, colour.stroke_width(2)))?
+            .label(*name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::LowerRight)
+        .background_style(WHITE)
+        .border_style(OTHERS)
+        .label_font(("sans-serif", 13))
+        .draw()?;
+    area.present()?;
+    Ok(())
 }
 
 /// Draws two bars for each pair, the set value above the measured one, with the numbers.

@@ -14,6 +14,7 @@ mod cargo;
 mod collection;
 mod demo;
 mod deny;
+mod figures;
 mod fuzz;
 mod gpu_kit;
 mod handover;
@@ -65,6 +66,8 @@ enum Task {
     Soak(soak::Arguments),
     /// Measure the figures of the specification
     Bench(bench::Arguments),
+    /// Take the figures of the documents from bench/results
+    Figures(figures::Arguments),
     /// Feed random bytes to every border, where untrusted input is read, for a given time
     Fuzz(fuzz::Arguments),
     /// Show two containers that share one GPU
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
         Task::Size(arguments) => size::run(&arguments),
         Task::Soak(arguments) => soak::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
+        Task::Figures(arguments) => figures::run(&arguments),
         Task::Fuzz(arguments) => fuzz::run(&arguments),
         Task::Demo(arguments) => demo::run(&arguments),
         Task::Lab(arguments) => lab::run(&arguments),

@@ -116,10 +116,14 @@ pub(super) fn priority(bench: &mut Bench) -> Result<Figures> {
         );
         anyhow::Ok(most)
     };
-    let alone = slowest(&requests.run(bench.seconds() / 2.0, 0.01)?)?;
+    let alone = requests.run(bench.seconds() / 2.0, 0.01)?;
     let mut tenants = [requests, setup.join(&SATURATING)?];
-    let beside = slowest(&together(&mut tenants, bench.seconds(), 0.01, |_| Ok(()))?[0])?;
-    Ok(vec![("priority_p99_ratio", (beside / alone).into())])
+    let mut tracks = together(&mut tenants, bench.seconds(), 0.01, |_| Ok(()))?;
+    let beside = tracks.swap_remove(0);
+    let ratio = slowest(&beside)? / slowest(&alone)?;
+    bench.gallery.latencies("alone", alone.latencies);
+    bench.gallery.latencies("beside a saturating container", beside.latencies);
+    Ok(vec![("priority_p99_ratio", ratio.into())])
 }
 
 /// Returns the kernels per second alone.
