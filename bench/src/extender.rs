@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::figure::{Measured, Wanted};
+use crate::plot::Gallery;
 
 /// The figures and their places in the program's output.
 const FIGURES: [(&str, &str); 4] = [
@@ -18,13 +19,18 @@ const FIGURES: [(&str, &str); 4] = [
 ];
 
 /// Measures the wanted figures in one run.
-pub(crate) fn measure(dist: &Path, wanted: &Wanted, measured: &mut Measured) {
+pub(crate) fn measure(
+    dist: &Path,
+    wanted: &Wanted,
+    measured: &mut Measured,
+    gallery: &mut Gallery,
+) {
     let keys: Vec<&str> =
         FIGURES.map(|(key, _)| key).into_iter().filter(|key| wanted.has(key)).collect();
     if keys.is_empty() {
         return;
     }
-    match run(dist) {
+    match run(dist, gallery) {
         Ok(values) => {
             let wanted = values.into_iter().filter(|(key, _)| keys.contains(key));
             wanted.for_each(|(key, value)| measured.record(key, value));
@@ -33,19 +39,25 @@ pub(crate) fn measure(dist: &Path, wanted: &Wanted, measured: &mut Measured) {
     }
 }
 
-fn run(dist: &Path) -> Result<Vec<(&'static str, f64)>> {
+fn run(dist: &Path, gallery: &mut Gallery) -> Result<Vec<(&'static str, f64)>> {
     let program = dist.join("cgpu-extender-scale");
     let output = Command::new(&program)
-        .arg("pending")
         .env("CGPU_DIST", dist)
         .stderr(Stdio::inherit())
         .output()
         .with_context(|| format!("{}: run `cargo xtask build` first", program.display()))?;
     ensure!(output.status.success(), "cgpu-extender-scale: {}", output.status);
-    let report: Value = serde_json::from_slice(&output.stdout)?;
-    let number = |(key, place): (&'static str, &str)| {
+    let reports = serde_json::Deserializer::from_slice(&output.stdout).into_iter();
+    let reports = reports.collect::<Result<Vec<Value>, _>>()?;
+    let number = |report: &Value, place: &str| {
         let value = report.pointer(place).and_then(Value::as_f64);
-        Ok((key, value.with_context(|| format!("cgpu-extender-scale does not report {place}"))?))
+        value.with_context(|| format!("cgpu-extender-scale does not report {place}"))
     };
-    FIGURES.into_iter().map(number).collect()
+    for report in &reports {
+        let of = |key: &str| number(report, &format!("/{key}"));
+        let name = format!("{} nodes, {} pods", of("nodes")?, of("running")? + of("pending")?);
+        gallery.placements(name, of("both_ms/p99")?, of("both_ms/p50")?);
+    }
+    let pending = reports.first().context("cgpu-extender-scale reports nothing")?;
+    FIGURES.into_iter().map(|(key, place)| Ok((key, number(pending, place)?))).collect()
 }

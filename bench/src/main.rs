@@ -106,7 +106,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
     simulator::measure(dist, &wanted, &mut measured);
     program_start::measure(dist, &wanted, &mut measured);
     startup::measure(dist, &wanted, &mut measured);
-    extender::measure(dist, &wanted, &mut measured);
+    extender::measure(dist, &wanted, &mut measured, &mut gallery);
     gallery.write(&measured)?;
     if arguments.json {
         let mut object = measured.json();

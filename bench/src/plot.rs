@@ -25,6 +25,7 @@ pub(crate) struct Gallery {
     windows: Vec<Window>,
     gaps: Vec<Pair>,
     seed: Vec<Pair>,
+    placements: Vec<Pair>,
     /// Latencies of requests by case, ascending, in seconds.
     latencies: Vec<(&'static str, Vec<f64>)>,
 }
@@ -61,8 +62,9 @@ impl Gallery {
             fs::create_dir_all(folder)
                 .with_context(|| format!("cannot make {}", folder.display()))?;
         }
-        let (shares, windows, gaps, seed, latencies) = Default::default();
-        Ok(Self { folder, switch, shares, windows, gaps, seed, latencies })
+        let (shares, windows, gaps, seed) = Default::default();
+        let (placements, latencies) = Default::default();
+        Ok(Self { folder, switch, shares, windows, gaps, seed, placements, latencies })
     }
 
     /// Returns whether charts are wanted.
@@ -107,6 +109,12 @@ impl Gallery {
     /// Adds a row of the 1:2 table: the ratio measured here and the document's.
     pub(crate) fn seed(&mut self, name: &str, got: f64, document: f64) {
         self.seed.push(Pair { name: name.to_owned(), set: document, got });
+    }
+
+    /// Adds a cluster in which the placement of a pod takes these times in milliseconds: at the
+    /// 99th percentile and in the median.
+    pub(crate) fn placements(&mut self, name: String, slow_ms: f64, median_ms: f64) {
+        self.placements.push(Pair { name, set: 1e3 / slow_ms, got: 1e3 / median_ms });
     }
 
     /// Adds the latencies of a run's requests, in seconds.
@@ -171,11 +179,20 @@ impl Gallery {
                 "here",
                 &self.seed,
             ),
+            (
+                "placements",
+                "Pods placed in a second, one after another (filter and binding)",
+                "at the 99th percentile's time",
+                "at the median's",
+                &self.placements,
+            ),
         ];
         for (file, title, grey, blue, pairs) in charts {
             if !pairs.is_empty() {
                 let path = self.file(folder, file);
-                let title = format!("{title}; a switch costs {} us", self.switch);
+                let shares = !matches!(file, "summary" | "allocations" | "placements");
+                let switch = format!("; a switch costs {} us", self.switch);
+                let title = format!("{title}{}", if shares { &switch } else { "" });
                 bars(&path, &title, [grey, blue], pairs)
                     .map_err(|error| anyhow!("{}: {error}", path.display()))?;
             }
