@@ -58,8 +58,9 @@ const RETIRED: &[(&[&str], &str)] = &[
     (&["chore", "chores"], "pending work"),
 ];
 
-/// Names of other projects, as these write them.
-const NAMES: &[&str] = &["Tally"];
+/// Names of other projects and of usual files, as these are written.
+const NAMES: &[&str] =
+    &["Tally", "CODE_OF_CONDUCT", "code_of_conduct", "Code of conduct", "code of conduct"];
 
 /// Maximum width of a line.
 const WIDTH: usize = 100;
@@ -102,7 +103,8 @@ fn findings(name: &str, text: &str) -> String {
         if line.chars().count() > WIDTH && can_be_broken(name, line) {
             let _ = writeln!(found, "  {name}:{number}: over {WIDTH} columns");
         }
-        for word in words(line) {
+        let named = NAMES.iter().fold(line.to_owned(), |line, name| line.replace(name, ""));
+        for word in words(&named) {
             let two = format!("{last} {word}");
             let is_term = |forms: &[&str]| forms.contains(&&*word) || forms.contains(&&*two);
             if let Some((forms, instead)) = RETIRED.iter().find(|(forms, _)| is_term(forms)) {
@@ -129,8 +131,7 @@ fn can_be_broken(name: &str, line: &str) -> bool {
 /// Returns the words of a line, also within identifiers: `SLOT_PATIENCE`, `isNobody`.
 fn words(line: &str) -> impl Iterator<Item = String> {
     let runs = line.split(|byte: char| !byte.is_ascii_alphabetic()).filter(|run| !run.is_empty());
-    let names = |part: &&str| !NAMES.contains(part);
-    runs.flat_map(camel_case_parts).filter(names).map(str::to_ascii_lowercase)
+    runs.flat_map(camel_case_parts).map(str::to_ascii_lowercase)
 }
 
 fn camel_case_parts(word: &str) -> Vec<&str> {
