@@ -2,7 +2,11 @@
 //! (`docs/internals/memory-wall.md`).
 
 use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
+use cgpu_shm::paths;
 use serde::{Deserialize, Serialize};
 
 /// What holds a container's memory limit on a device.
@@ -84,6 +88,35 @@ pub fn first_unset<'a>(
         };
         Some((device, why))
     })
+}
+
+/// The part of the monitor's record of walls that other programs read.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Recorded {
+    groups: Vec<RecordedGroup>,
+}
+
+#[derive(Deserialize)]
+struct RecordedGroup {
+    folder: PathBuf,
+    /// Device and inode of the folder.
+    identity: (u64, u64),
+}
+
+/// Returns the folders of the control groups that the driver limits for the containers of a
+/// directory, by the monitor's record.
+#[must_use]
+pub fn limited_groups(root: &Path, dir: &Path) -> Vec<PathBuf> {
+    let record = paths::walls(root).join(dir.file_name().unwrap_or_default());
+    let recorded = fs::read(record).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    let Recorded { groups } = recorded.unwrap_or_default();
+    // A later group may have the same path.
+    let is_there = |group: &RecordedGroup| {
+        let about = fs::metadata(&group.folder);
+        about.is_ok_and(|about| (about.dev(), about.ino()) == group.identity)
+    };
+    groups.into_iter().filter(is_there).map(|group| group.folder).collect()
 }
 
 /// A container's wall on a device, in the status.

@@ -231,6 +231,13 @@ impl Folder {
         self.recorded()?.container(id)?.first.map(|first| first.pid)
     }
 
+    /// Returns the container's bundle.
+    #[must_use]
+    pub fn bundle(&self) -> Option<PathBuf> {
+        let id = self.sharing.as_deref().unwrap_or_default();
+        Some(self.recorded()?.container(id)?.bundle.clone())
+    }
+
     /// Makes the folder, if the GPUs have room for the container's limits.
     ///
     /// # Errors

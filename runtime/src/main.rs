@@ -101,7 +101,14 @@ fn run(invocation: &Invocation) -> Result<ExitCode> {
         if let Some(folder) = folder
             && (invocation.is_forced() || !folder.is_alive())
         {
+            // Another engine may have a container of this id.
+            let is_known = || {
+                let state = handover::state(&next, invocation);
+                state.is_some_and(|state| folder.bundle().as_ref() == Some(state.bundle()))
+            };
+            let frozen = wall::freeze(&config.root, &folder, id.unwrap_or_default(), is_known);
             wall::release_own(&config.root, &folder);
+            frozen.kill();
         }
     }
     match (invocation.command.as_deref(), prepared) {

@@ -2,10 +2,13 @@
 //! monitor sets and removes it; this module asks for that, and refuses containers without one where
 //! the host requires it.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use cgpu_client::Client;
-use cgpu_client::wall::{RegisteredWall, first_unset};
+use cgpu_client::control_group::{is_populated, named};
+use cgpu_client::wall::{RegisteredWall, first_unset, limited_groups};
 use cgpu_shm::limits::Limits;
 use cgpu_shm::paths;
 use serde::Deserialize;
@@ -23,6 +26,13 @@ pub const VARIABLES: [&str; 2] = ["NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMOR
 pub const REMOVED: &str = "NVIDIA_GPU_MEMORY_REQUEST and NVIDIA_GPU_MEMORY_LIMIT are removed from \
     the container's environment: they would replace the limit that cgpu sets; \
     ALIYUN_COM_GPU_MEM_CONTAINER requests one";
+
+/// Timeout for the processes of a container to stop.
+const FREEZE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Timeout for them to end.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval between two checks of them.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Whether a container starts without the driver's limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -51,6 +61,55 @@ pub(crate) fn check(
             "the driver does not hold the container's memory limit on {gpu}: {why} (wall = \
              \"required\" in {PATH}; \"auto\" starts containers without it)"
         ))),
+    }
+}
+
+/// The control groups of a container that is deleted, whose processes are stopped. Otherwise they
+/// could take memory between the end of the driver's limit and their own. They end after it, since
+/// service managers remove empty groups at once.
+#[derive(Debug)]
+pub struct Frozen(Vec<PathBuf>);
+
+/// Stops the processes of a container in the groups that the driver limits. `is_known`: whether the
+/// next runtime has the container, so that its `delete` ends them.
+#[must_use]
+pub fn freeze(root: &Path, folder: &Folder, id: &str, is_known: impl FnOnce() -> bool) -> Frozen {
+    let mut groups = limited_groups(root, folder.path());
+    // Containers that share a claim have a folder together.
+    groups.retain(|group| named(group, id).as_ref() == Some(group) && is_populated(group));
+    if groups.is_empty() || !is_known() {
+        return Frozen(Vec::new());
+    }
+    groups.retain(|group| fs::write(group.join("cgroup.freeze"), "1").is_ok());
+    // One that is in the kernel for longer stops when it comes back.
+    wait_for(FREEZE_TIMEOUT, || groups.iter().all(|group| is_frozen(group)));
+    Frozen(groups)
+}
+
+impl Frozen {
+    /// Ends the processes.
+    pub fn kill(self) {
+        let Self(mut groups) = self;
+        // An older kernel has no such file: then the next runtime ends them.
+        groups.retain(|group| fs::write(group.join("cgroup.kill"), "1").is_ok());
+        wait_for(END_TIMEOUT, || !groups.iter().any(|group| is_populated(group)));
+        for group in groups.iter().filter(|group| !is_populated(group)) {
+            // The next runtime would take it for a container that is paused.
+            let _ = fs::write(group.join("cgroup.freeze"), "0");
+        }
+    }
+}
+
+/// Whether all processes of a group, and of those below it, are stopped.
+fn is_frozen(group: &Path) -> bool {
+    let events = fs::read_to_string(group.join("cgroup.events")).unwrap_or_default();
+    events.lines().any(|line| line == "frozen 1")
+}
+
+fn wait_for(timeout: Duration, is_done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_done() && begun.elapsed() < timeout {
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
