@@ -47,8 +47,8 @@ pub(crate) struct Deferred {
 }
 
 impl Deferred {
-    fn new(now: Nanos, number: u64, registered: Option<TenantId>) -> Self {
-        Self { number, until: now + WALL_TIMEOUT, registered }
+    fn new(host: &Host, now: Nanos, number: u64, registered: Option<TenantId>) -> Self {
+        Self { number, until: host.walls_due(now, WALL_TIMEOUT), registered }
     }
 
     /// Whether the reply need not wait any longer.
@@ -80,13 +80,13 @@ pub(crate) fn answer(host: &mut Host, now: Nanos, request: Request, may_write: b
         Request::Register(registration) => host.register(registration).map(|tenant| {
             host.refresh_containers(now);
             host.wait_for_files(now, REGION_TIMEOUT, |container| container.tenant == tenant);
-            let number = host.order_walls(OrderReason::Request);
+            let number = host.order_walls(now, OrderReason::Request);
             let number = number.filter(|_| host.has_wall_order(tenant)).unwrap_or(0);
-            Deferred::new(now, number, Some(tenant))
+            Deferred::new(host, now, number, Some(tenant))
         }),
         Request::Release { dir, pid } => {
-            let number = host.release(&dir, pid);
-            number.map(|number| Deferred::new(now, number.unwrap_or(0), None))
+            let number = host.release(now, &dir, pid);
+            number.map(|number| Deferred::new(host, now, number.unwrap_or(0), None))
         }
         other => return Answer::Reply(answer_now(host, now, other)),
     };

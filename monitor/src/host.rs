@@ -64,6 +64,8 @@ pub(crate) struct Host {
     pub(crate) exposures: Vec<Exposure>,
     /// Time of the last sample; none: NVML does not answer.
     pub(crate) sampled: Option<Nanos>,
+    /// [`crate::probe::Sample::searched`] of the last sample.
+    searched: BTreeSet<u64>,
     /// Containers of whose processes one has not let its maps be read for long.
     pub(crate) held: BTreeSet<TenantId>,
     /// All devices of the host, and when they were sampled.
@@ -141,6 +143,7 @@ impl Host {
             warnings: Vec::new(),
             exposures: Vec::new(),
             sampled: None,
+            searched: BTreeSet::new(),
             held: BTreeSet::new(),
             inventory: None,
             device_list: device_list::DeviceList::default(),

@@ -16,6 +16,7 @@ use cgpu_text::is_printable;
 
 use super::container::{Container, Registrant};
 use super::file_workers::{FileRequest, FileTask};
+use super::walls::OrderReason;
 use super::{Change, Host, Process};
 use crate::nodes;
 
@@ -212,7 +213,8 @@ impl Host {
     }
 
     /// Handles the exit of a registrant. The container's processes may have exited with it, and the
-    /// next heartbeat would be late.
+    /// next heartbeat would be late: also for its limit of the driver, which must go before its
+    /// control group.
     pub(crate) fn registrant_exited(&mut self, now: Nanos, pid: i32) {
         let tenants = self.containers.values_mut().filter_map(|container| {
             container.registrants.remove(&pid)?;
@@ -223,6 +225,7 @@ impl Host {
             self.access_files(now, tenant, true);
         }
         self.apply_settings(now);
+        self.order_walls(now, OrderReason::Change);
     }
 
     /// Handles the exit of a container's process, so that the end of its turn need not wait for the

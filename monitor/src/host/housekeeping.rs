@@ -29,7 +29,7 @@ impl Host {
         }
         self.apply_settings(now);
         self.update_prober();
-        self.order_walls(OrderReason::Change);
+        self.order_walls(now, OrderReason::Change);
     }
 
     /// Requests the next access to a container's files, if it is due.

@@ -54,7 +54,7 @@ mod tests {
 
     fn process(pid: u32, owner: Option<u64>, comm: &str) -> GpuProcess {
         let id = ProcessId { pid, start_time: 1 };
-        GpuProcess { id, comm: comm.into(), owner, shim: Shim::Bound }
+        GpuProcess { id, comm: comm.into(), owner, shim: Shim::Bound, is_outside: false }
     }
 
     /// Makes a sample of processes 1 and up, with their owners. `server`: its owner.

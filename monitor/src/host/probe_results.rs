@@ -46,7 +46,7 @@ impl Host {
                             .extend(polled.map(|slot| Change::Process(Process { tenant, slot })));
                     }
                 }
-                ProbeResult::Walls(number, outcomes) => self.take_walls(number, outcomes),
+                ProbeResult::Walls(number, outcomes) => self.take_walls(now, number, outcomes),
                 ProbeResult::Ended(order, outcome) => self.ended(now, order, outcome),
                 ProbeResult::HostMemory(exposures) => {
                     exposures.iter().for_each(|exposure| tracing::warn!("{exposure}"));
@@ -65,7 +65,7 @@ impl Host {
                 self.take_overlap(now, at, None);
             }
             self.lift_blocks();
-            self.order_walls(OrderReason::Sample);
+            self.order_walls(now, OrderReason::Sample);
             return;
         };
         if self.sampled.is_none() && !sample.gpus.is_empty() {
@@ -139,7 +139,8 @@ impl Host {
             self.reclaim(now, tenant);
         }
         self.observe_gpus(now, &listed, &sample.searched);
-        self.order_walls(OrderReason::Sample);
+        self.searched = sample.searched;
+        self.order_walls(now, OrderReason::Sample);
     }
 
     /// Notes why the containers on a GPU can have no turns; none: they can.

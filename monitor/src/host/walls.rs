@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use cgpu_client::message::{Cause, Errno, Refusal};
 use cgpu_client::wall::{RegisteredWall, WallStatus};
 use cgpu_scheduler::TenantId;
-use cgpu_shm::units::Bytes;
+use cgpu_shm::units::{Bytes, Nanos};
 use cgpu_shm::uuid::Uuid;
 
 use super::Host;
 use super::container::Container;
 use super::device_state::DeviceState;
 use crate::probe::LedgerSample;
-use crate::wall::decision::{Observed, Wanted, margin, state};
+use crate::wall::decision::{Observed, Wanted, is_uncharged, kept_margins, margin, state};
 use crate::wall::{Device, Order, Outcome, Reason, Wall};
 use crate::watcher::ProcessId;
 
@@ -20,8 +20,14 @@ use crate::watcher::ProcessId;
 #[derive(Debug, Default)]
 pub(crate) struct SentWalls {
     orders: Vec<Order>,
+    /// The number of the last orders.
+    sent: u64,
+    /// The number of those that were sent with the last sample.
+    sampled: u64,
     /// The number of the last outcome.
     applied: u64,
+    /// Since when the prober has answered none of the orders that it has; none: it has none.
+    unanswered_since: Option<Nanos>,
 }
 
 /// What a container's walls depend on, and what they are.
@@ -32,6 +38,8 @@ pub(crate) struct ContainerWalls {
     /// Processes whose control groups were released.
     released: Vec<ProcessId>,
     by_device: BTreeMap<Uuid, Wall>,
+    /// [`Observed::uncharged_samples`].
+    uncharged_samples: BTreeMap<Uuid, u32>,
 }
 
 impl ContainerWalls {
@@ -45,7 +53,7 @@ impl ContainerWalls {
 impl Host {
     /// Sends the orders of walls to the prober: with each sample, and where they have changed. A
     /// number is returned if the prober applies them, for [`Host::has_applied`].
-    pub(crate) fn order_walls(&mut self, reason: OrderReason) -> Option<u64> {
+    pub(crate) fn order_walls(&mut self, now: Nanos, reason: OrderReason) -> Option<u64> {
         // A container that was not found yet would lose its wall.
         if !self.has_scanned || self.is_transferred {
             return None;
@@ -68,7 +76,20 @@ impl Host {
             return None;
         }
         self.walls.orders.clone_from(&orders);
-        Some(self.prober.apply_walls(orders, reason == OrderReason::Request))
+        self.walls.sent = self.prober.apply_walls(orders, reason == OrderReason::Request);
+        self.walls.unanswered_since.get_or_insert(now);
+        if reason == OrderReason::Sample {
+            self.walls.sampled = self.walls.sent;
+        }
+        Some(self.walls.sent)
+    }
+
+    /// Returns until when a client waits for orders that were just sent: not at all if the prober
+    /// has not answered for that long. The driver hangs then, or a file system from which control
+    /// groups are read.
+    pub(crate) fn walls_due(&self, now: Nanos, timeout: Nanos) -> Nanos {
+        let hangs = self.walls.unanswered_since.is_some_and(|since| since + timeout <= now);
+        if hangs { now } else { now + timeout }
     }
 
     /// Whether the prober has applied these orders or later ones.
@@ -76,13 +97,25 @@ impl Host {
         self.walls.applied >= number
     }
 
-    pub(super) fn take_walls(&mut self, number: u64, outcomes: Vec<Outcome>) {
+    pub(super) fn take_walls(&mut self, now: Nanos, number: u64, outcomes: Vec<Outcome>) {
         self.walls.applied = number;
+        self.walls.unanswered_since = (number < self.walls.sent).then_some(now);
         let mut outcomes: BTreeMap<u64, _> =
             outcomes.into_iter().map(|outcome| (outcome.tenant, outcome.walls)).collect();
+        // The uses were read right after the sample.
+        let measured = (number == self.walls.sampled).then(|| self.measured());
         for container in self.containers.values_mut() {
             let walls = outcomes.remove(&container.tenant.0).unwrap_or_default();
             container.walls.by_device = walls.into_iter().collect();
+            let Some(measured) = &measured else { continue };
+            let samples = container.walls.by_device.iter().filter_map(|(device, wall)| {
+                let Wall::Set(present) = wall else { return None };
+                let memory = measured.get(&(*device, container.tenant)).map(Memory::sum);
+                let before = container.walls.uncharged_samples.get(device).copied();
+                let samples = before.unwrap_or_default().saturating_add(1);
+                is_uncharged(memory, present.used).then_some((*device, samples))
+            });
+            container.walls.uncharged_samples = samples.collect();
         }
     }
 
@@ -92,6 +125,7 @@ impl Host {
     /// `ENOENT` if there is no such container.
     pub(crate) fn release(
         &mut self,
+        now: Nanos,
         dir: &std::path::Path,
         pid: Option<i32>,
     ) -> Result<Option<u64>, Refusal> {
@@ -110,7 +144,7 @@ impl Host {
                 container.walls.released.extend(u32::try_from(pid).ok().and_then(ProcessId::of))
             }
         }
-        Ok(self.order_walls(OrderReason::Request))
+        Ok(self.order_walls(now, OrderReason::Request))
     }
 
     /// Whether the prober decides about walls of a container.
@@ -127,14 +161,14 @@ impl Host {
         };
         let devices = self.devices.iter().filter(on).filter_map(|device| {
             let memory = measured.get(&(device.uuid, container.tenant));
-            let wanted =
-                self.wanted(container, device, memory.map_or(0, |memory| memory.processes))?;
+            let held = memory.map_or(&[][..], |memory| &memory.held);
+            let wanted = self.wanted(container, device, held)?;
             Some(Device {
                 uuid: device.uuid,
                 wanted,
                 may_have_memory: !container.is_fresh
                     || container.registrants.is_empty()
-                    || memory.is_some_and(|memory| memory.bytes > Bytes::ZERO),
+                    || memory.is_some_and(|memory| memory.sum() > Bytes::ZERO),
             })
         });
         Some(Order {
@@ -161,13 +195,14 @@ impl Host {
         &self,
         container: &Container,
         device: &DeviceState,
-        processes: u64,
+        held: &[Option<Bytes>],
     ) -> Option<Wanted> {
         let total = Bytes(self.total(device));
+        let margin = margin(self.start.wall.margin, device.context, total);
         Some(Wanted {
             limit: self.wall_limit(container, device)?,
-            margin: margin(self.start.wall.margin, device.context, total),
-            processes,
+            margin,
+            kept: kept_margins(margin, held),
             total,
             has_mps: !device.sample.mps_clients.is_empty(),
         })
@@ -199,15 +234,27 @@ impl Host {
         let wall = wall.unwrap_or_else(|| {
             Wall::Absent(if self.sampled.is_some() { Reason::Pending } else { Reason::NoNvml })
         });
-        let measured = device.sample.processes.as_ref().map(|_| {
-            measured_on(device).get(&container.tenant).map_or(Bytes::ZERO, |memory| memory.bytes)
-        });
+        let measured =
+            device.sample.processes.as_ref().map(|_| {
+                measured_on(device).get(&container.tenant).map_or(Bytes::ZERO, Memory::sum)
+            });
         let is_unshimmed = self.watcher.findings().any(|finding| {
             finding.cause == Cause::Unshimmed
                 && finding.gpu == device.uuid
                 && finding.owner == Some(container.tenant)
         });
-        Some((wall, Observed { measured, is_unshimmed }))
+        let mut processes = device.sample.gpu_processes.iter();
+        let is_outside = processes
+            .any(|process| process.is_outside && process.owner == Some(container.tenant.0));
+        let samples = container.walls.uncharged_samples.get(&device.uuid);
+        let observed = Observed {
+            measured,
+            is_unshimmed,
+            is_outside,
+            is_new: !self.searched.contains(&container.tenant.0),
+            uncharged_samples: samples.copied().unwrap_or_default(),
+        };
+        Some((wall, observed))
     }
 
     /// Returns the walls of a container, for the program that starts it.
@@ -236,8 +283,8 @@ impl Host {
                 return Some(WallStatus { state, reason, absent, ..WallStatus::default() });
             }
         };
-        let processes = measured_on(device).get(&container.tenant).map_or(0, |it| it.processes);
-        let wanted = self.wanted(container, device, processes)?;
+        let measured = measured_on(device).remove(&container.tenant).unwrap_or_default();
+        let wanted = self.wanted(container, device, &measured.held)?;
         Some(WallStatus {
             state,
             reason,
@@ -279,11 +326,17 @@ pub(crate) enum OrderReason {
     Request,
 }
 
-/// What NVML shows of a container's processes on a device.
-#[derive(Clone, Copy, Debug, Default)]
+/// What NVML shows of a container's processes in its control group on a device.
+#[derive(Clone, Debug, Default)]
 struct Memory {
-    processes: u64,
-    bytes: Bytes,
+    /// The memory of each process; none: not known.
+    held: Vec<Option<Bytes>>,
+}
+
+impl Memory {
+    fn sum(&self) -> Bytes {
+        self.held.iter().flatten().copied().sum()
+    }
 }
 
 type Measured = BTreeMap<(Uuid, TenantId), Memory>;
@@ -293,11 +346,9 @@ fn measured_on(device: &DeviceState) -> BTreeMap<TenantId, Memory> {
     let listed = device.sample.processes.iter().flatten();
     let bytes: BTreeMap<u32, Option<Bytes>> = listed.map(|(pid, it)| (*pid, *it)).collect();
     for process in &device.sample.gpu_processes {
-        let Some(owner) = process.owner else { continue };
-        let memory = all.entry(TenantId(owner)).or_default();
-        memory.processes += 1;
-        memory.bytes =
-            memory.bytes + bytes.get(&process.id.pid).copied().flatten().unwrap_or_default();
+        let Some(owner) = process.owner.filter(|_| !process.is_outside) else { continue };
+        let held = bytes.get(&process.id.pid).copied().flatten();
+        all.entry(TenantId(owner)).or_default().held.push(held);
     }
     all
 }

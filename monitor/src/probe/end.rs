@@ -136,7 +136,10 @@ mod tests {
 
     fn gpu_process(pid: u32, owner: u64, shim: Shim, memory: u64) -> (GpuProcess, Option<Bytes>) {
         let id = ProcessId { pid, start_time: 3 };
-        (GpuProcess { id, comm: "p".into(), owner: Some(owner), shim }, Some(Bytes(memory)))
+        (
+            GpuProcess { id, comm: "p".into(), owner: Some(owner), shim, is_outside: false },
+            Some(Bytes(memory)),
+        )
     }
 
     fn order(cause: Cause) -> Order {

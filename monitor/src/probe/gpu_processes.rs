@@ -6,7 +6,8 @@
 //!    names groups after ids of containers that are recorded, or that directories are named after
 //!    (`cgroups.rs`);
 //! 2. the directory that it sees at `/run/cgpu`: the same as a container's on the host;
-//! 3. its ancestors: the nearest that has registered a container, or is verified to be in one;
+//! 3. its ancestors: the nearest that has registered a container, or is verified to be in one. Or
+//!    it has the root folder of that process, and the monitor has another;
 //! 4. its PID namespace, if that is not the monitor's: the same as that of processes of one
 //!    container.
 //!
@@ -91,6 +92,8 @@ pub(crate) struct GpuProcess {
     /// [`ContainerIdentity::tenant`].
     pub(crate) owner: Option<u64>,
     pub(crate) shim: Shim,
+    /// Whether it is in another control group than its container, whose limits then do not hold it.
+    pub(crate) is_outside: bool,
 }
 
 /// Returns the containers' regions.
@@ -108,6 +111,7 @@ pub(super) struct ProcessIndex<'a> {
     /// What engines started with each directory, read when needed.
     places: Vec<OnceCell<Vec<Place>>>,
     own_namespace: Option<Identity>,
+    own_root: Option<Identity>,
     /// The monitor and its ancestors, which never belong to a container.
     ancestors: Vec<ProcessId>,
 }
@@ -119,6 +123,7 @@ pub(super) struct IdentifiedProcess<'a> {
     comm: String,
     owner: Option<&'a ContainerIdentity>,
     is_verified: bool,
+    is_outside: bool,
 }
 
 impl IdentifiedProcess<'_> {
@@ -146,7 +151,7 @@ impl IdentifiedProcess<'_> {
             Some(_) => Shim::Absent,
         };
         let owner = self.owner.map(|owner| owner.tenant);
-        GpuProcess { id: self.id, comm: self.comm, owner, shim }
+        GpuProcess { id: self.id, comm: self.comm, owner, shim, is_outside: self.is_outside }
     }
 }
 
@@ -165,14 +170,16 @@ struct KnownProcess {
     id: ProcessId,
     namespace: Identity,
     groups: Cgroups,
+    root: Option<Identity>,
 }
 
 impl KnownProcess {
     /// None: it has exited.
     fn of(id: ProcessId) -> Option<Self> {
         let (namespace, groups) = (pid_namespace(id.pid)?, Cgroups::of(id.pid)?);
+        let root = root(id.pid);
         // Checked last, so that all of it is of this process.
-        id.lives().then_some(Self { id, namespace, groups })
+        id.lives().then_some(Self { id, namespace, groups, root })
     }
 }
 
@@ -199,6 +206,7 @@ impl<'a> ProcessIndex<'a> {
             known: identities.iter().map(known).collect(),
             places: identities.iter().map(|_| OnceCell::new()).collect(),
             own_namespace: pid_namespace(std::process::id()),
+            own_root: root(std::process::id()),
             ancestors: ancestry(std::process::id()),
         }
     }
@@ -206,11 +214,15 @@ impl<'a> ProcessIndex<'a> {
     /// Identifies a process; none: it has exited.
     pub(super) fn process(&self, pid: u32) -> Option<IdentifiedProcess<'a>> {
         let id = ProcessId::of(pid)?;
-        let verified = self.identities.iter().find(|identity| identity.verified.contains(&id));
-        let owner = verified.or_else(|| self.owner(pid));
+        let verified = self.identities.iter().position(|identity| identity.verified.contains(&id));
+        let groups = Cgroups::of(pid)?;
+        let found = verified.or_else(|| self.owner(pid, &groups));
+        let is_outside = found.is_some_and(|at| self.is_outside(at, &groups));
+        let owner = found.and_then(|at| self.identities.get(at));
         // Checked last, so that all of it is of one process.
         let about = Stat::of(pid).filter(|about| about.start_time == id.start_time)?;
-        Some(IdentifiedProcess { id, comm: about.comm, owner, is_verified: verified.is_some() })
+        let (comm, is_verified) = (about.comm, verified.is_some());
+        Some(IdentifiedProcess { id, comm, owner, is_verified, is_outside })
     }
 
     /// Returns the container that a process belongs to by its control group, which takes little and
@@ -220,14 +232,23 @@ impl<'a> ProcessIndex<'a> {
         Some(self.identities.get(found)?.tenant)
     }
 
-    fn owner(&self, pid: u32) -> Option<&'a ContainerIdentity> {
-        let groups = Cgroups::of(pid)?;
-        let found = self
-            .by_group(&groups)
+    fn owner(&self, pid: u32, groups: &Cgroups) -> Option<usize> {
+        self.by_group(groups)
             .or_else(|| self.by_directory(pid))
-            .or_else(|| self.by_ancestry(pid, &groups))
-            .or_else(|| self.by_namespace(pid, &groups))?;
-        self.identities.get(found)
+            .or_else(|| self.by_ancestry(pid, groups))
+            .or_else(|| self.by_namespace(pid, groups))
+    }
+
+    /// Whether a container's process is in none of the groups of version 2 that engines have made
+    /// for it, where they have made some.
+    fn is_outside(&self, at: usize, groups: &Cgroups) -> bool {
+        let is_in = |place: &Place| {
+            let mut made = place.groups.as_ref()?.named_after(&place.id);
+            made.retain(|group| group.starts_with("0::"));
+            (!made.is_empty()).then(|| groups.depth_in(&made).is_some())
+        };
+        let are_in: Vec<bool> = self.places(at).iter().filter_map(is_in).collect();
+        !are_in.is_empty() && !are_in.contains(&true)
     }
 
     /// Returns the container that fits, if there is exactly one.
@@ -277,9 +298,11 @@ impl<'a> ProcessIndex<'a> {
         let own = chain.iter().filter(|id| !self.ancestors.contains(id));
         let nearest =
             own.copied().find(|id| self.known.iter().flatten().any(|process| process.id == *id))?;
-        self.only(|at| {
-            known(at).any(|process| process.id == nearest && groups.can_be_with(&process.groups))
-        })
+        let root = root(pid).filter(|root| Some(*root) != self.own_root);
+        let fits = |process: &KnownProcess| {
+            groups.can_be_with(&process.groups) || root.is_some() && root == process.root
+        };
+        self.only(|at| known(at).any(|process| process.id == nearest && fits(process)))
     }
 
     fn by_namespace(&self, pid: u32, groups: &Cgroups) -> Option<usize> {
@@ -311,6 +334,11 @@ fn groups_of(first: Process, own_namespace: u64) -> Option<Cgroups> {
     let groups = Cgroups::of(pid).filter(|_| [0, own_namespace].contains(&first.namespace))?;
     // Checked last, so that the groups are of this process.
     ProcessId { pid, start_time: first.started }.lives().then_some(groups)
+}
+
+/// Returns device and inode of the folder that a process has as root.
+fn root(pid: u32) -> Option<Identity> {
+    fs::metadata(folder(pid).join("root")).ok().map(|at| (at.dev(), at.ino()))
 }
 
 fn pid_namespace(pid: u32) -> Option<Identity> {

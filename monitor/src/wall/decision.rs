@@ -15,16 +15,18 @@ pub const MAX_MEASURED_MARGIN: Bytes = Bytes::from_mib(1024);
 const ROUNDING: Bytes = Bytes::from_mib(2);
 /// Difference between what the driver charges and what NVML shows that says nothing.
 const TOLERANCE: Bytes = Bytes::from_mib(64);
+/// Samples with such a difference after which a container counts as one that was found late.
+const MIN_UNCHARGED_SAMPLES: u32 = 2;
 
 /// What a wall's size depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// The container's limit.
     pub limit: Bytes,
-    /// For each process.
+    /// For a process that starts.
     pub margin: Bytes,
-    /// Processes with a context, by NVML.
-    pub processes: u64,
+    /// For the processes with a context ([`kept_margins`]).
+    pub kept: Bytes,
     /// The GPU's memory; zero: not known.
     pub total: Bytes,
     /// Whether the GPU has clients of MPS.
@@ -41,7 +43,7 @@ impl Wanted {
     /// Returns by how much the wall exceeds the limit, unless the GPU is too small for that.
     #[must_use]
     pub fn allowance(&self) -> Bytes {
-        Bytes(self.margin.0.saturating_mul(self.processes.saturating_add(1)))
+        self.margin + self.kept
     }
 
     /// A limit that exceeds the GPU is no limit.
@@ -61,6 +63,21 @@ pub fn margin(configured: Option<Bytes>, context: Bytes, total: Bytes) -> Bytes 
     let measured = context.clamp(MIN_MARGIN, MAX_MEASURED_MARGIN);
     let margin = configured.unwrap_or(measured);
     if total > Bytes::ZERO { margin.min(total) } else { margin }
+}
+
+/// Returns the margins of processes with a context: a whole one for the largest, and a quarter for
+/// each other, of what it has at most. `held`: the memory of each by NVML; none: not known.
+///
+/// All margins together are for the one process that takes them, and stay with it when the others
+/// end. So a group that fills its limit with the memory of many processes has at most a third more
+/// than with one.
+#[must_use]
+pub fn kept_margins(margin: Bytes, held: &[Option<Bytes>]) -> Bytes {
+    let mut margins: Vec<Bytes> =
+        held.iter().map(|held| held.map_or(margin, |held| held.min(margin))).collect();
+    margins.sort_unstable();
+    let largest = margins.pop().unwrap_or_default();
+    largest + margins.into_iter().map(|margin| Bytes(margin.0 / 4)).sum::<Bytes>()
 }
 
 /// What is known of a control group's limit on a GPU, for the next monitor as well.
@@ -180,6 +197,18 @@ pub struct Observed {
     pub measured: Option<Bytes>,
     /// Whether one of its processes there does not have the shim.
     pub is_unshimmed: bool,
+    /// Whether one of its processes there is in another control group.
+    pub is_outside: bool,
+    /// Whether its processes have not all been searched for, so that `measured` may lack some.
+    pub is_new: bool,
+    /// The number of samples in a row in which `measured` has exceeded what the driver charges.
+    pub uncharged_samples: u32,
+}
+
+/// Whether the processes of a group hold more than the driver charges it.
+#[must_use]
+pub fn is_uncharged(measured: Option<Bytes>, used: Option<Bytes>) -> bool {
+    measured.zip(used).is_some_and(|(measured, used)| measured > used + TOLERANCE)
 }
 
 /// Returns what holds a container's limit, and why it is not the driver alone.
@@ -190,15 +219,24 @@ pub fn state(wall: &Wall, observed: Observed) -> (WallState, Option<String>) {
         Wall::Set(present) => present,
     };
     let Present { used, is_late, groups, .. } = present;
-    let missing =
-        observed.measured.zip(*used).is_some_and(|(measured, used)| measured > used + TOLERANCE);
-    if *is_late && (missing || used.is_none()) {
+    let is_uncharged = is_uncharged(observed.measured, *used);
+    // One sample says nothing of a program that has just freed memory.
+    let is_late = *is_late || observed.uncharged_samples >= MIN_UNCHARGED_SAMPLES;
+    if is_late && (is_uncharged || used.is_none()) {
         let why = "the driver does not charge what the container held before the limit";
+        return (WallState::Partial, Some(why.into()));
+    }
+    if is_late && observed.is_new {
+        let why = "it is not known yet whether the driver charges what the container held before";
         return (WallState::Partial, Some(why.into()));
     }
     if *groups > 1 {
         let why = format!("{groups} control groups share the limit, and each may hold all of it");
         return (WallState::Partial, Some(why));
+    }
+    if observed.is_outside {
+        let why = "a process of it is in another control group, which the limit does not hold";
+        return (WallState::Partial, Some(why.into()));
     }
     if observed.is_unshimmed {
         let why = "a process without the shim could take managed memory";

@@ -1,17 +1,12 @@
 //! The control group of a container's process, in the hierarchy of version 2.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use cgpu_client::control_group::{mounts, of_text};
+use cgpu_client::control_group::{mounts, named, of_text};
 
 use super::Reason;
-
-/// Least length of an engine's id that a group's name is compared with: a shorter one may be a part
-/// of a common name.
-const MIN_ID: usize = 3;
 
 /// A process of a container, and how its group is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,31 +17,6 @@ pub enum Member {
     Of(u32, PathBuf),
     /// Another process: it may be in a group with others.
     Other(u32),
-}
-
-/// Returns the topmost part of a group's path that an engine has named after a container: the
-/// container may make groups below it.
-fn named(path: &Path, id: &str) -> Option<PathBuf> {
-    let is_named = |part: &OsStr| {
-        let Some(name) = part.to_str() else { return false };
-        let stem = name.strip_suffix(".scope").or_else(|| name.strip_suffix(".service"));
-        let stem = stem.unwrap_or(name);
-        let before = stem.strip_suffix(id);
-        // `docker-ID.scope`, `cri-containerd-ID.scope`, `ID`, and `slice:prefix:ID`.
-        !name.ends_with(".slice")
-            && before.is_some_and(|rest| rest.is_empty() || rest.ends_with(['-', ':']))
-    };
-    if id.len() < MIN_ID {
-        return None;
-    }
-    let mut found = PathBuf::new();
-    for part in path {
-        found.push(part);
-        if is_named(part) {
-            return Some(found);
-        }
-    }
-    None
 }
 
 /// Returns the folder of the group that is the container's own. `proc` is where the kernel shows
@@ -95,41 +65,11 @@ pub fn identity(folder: &Path) -> Option<(u64, u64)> {
     Some((about.dev(), about.ino()))
 }
 
-/// Whether a group has a process, or one of those below it.
-#[must_use]
-pub fn is_populated(folder: &Path) -> bool {
-    let events = fs::read_to_string(folder.join("cgroup.events")).unwrap_or_default();
-    events.lines().any(|line| line == "populated 1")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-
-    #[test]
-    fn group_is_the_one_named_after_the_container() {
-        let cases = [
-            (format!("system.slice/docker-{ID}.scope"), Some(0)),
-            (format!("docker/{ID}"), Some(0)),
-            (format!("machine.slice/libpod-{ID}.scope/container"), Some(1)),
-            (format!("system.slice/docker-{ID}.scope/init.scope"), Some(1)),
-            (format!("kubepods.slice/kubepods-pod1.slice/cri-containerd-{ID}.scope"), Some(0)),
-            (format!("kubepods/burstable/pod1/{ID}"), Some(0)),
-            ("kubepods.slice/kubepods-pod1.slice".into(), None),
-            (format!("kubepods-{ID}.slice/x"), None),
-            (format!("docker/{ID}0"), None),
-            ("user.slice/user-0.slice/session-1.scope".into(), None),
-        ];
-        for (path, above) in cases {
-            let path = Path::new(&path);
-            let expected = above.map(|above| path.ancestors().nth(above).unwrap().to_owned());
-            assert_eq!(named(path, ID), expected, "{path:?}");
-        }
-        assert_eq!(named(Path::new("system.slice/a-1.scope"), "1"), None, "a short name");
-        assert_eq!(named(Path::new("runc/job"), "job"), Some("runc/job".into()));
-    }
 
     #[test]
     fn group_of_a_process_is_found_or_the_reason_is_told() {

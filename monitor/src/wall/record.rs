@@ -69,9 +69,30 @@ impl Records {
         dir.file_name().unwrap_or_default().to_owned()
     }
 
+    /// Returns where this process writes a record first: beside the folder, since what is in it is
+    /// a record. The monitor that this one replaces may still write its own.
+    fn staged(&self) -> PathBuf {
+        self.folder.with_extension(format!("new-{}", std::process::id()))
+    }
+
+    /// Removes what killed monitors have left.
+    fn sweep(&self) -> Option<()> {
+        let prefix = format!("{}.new-", self.folder.file_name()?.to_str()?);
+        for entry in fs::read_dir(self.folder.parent()?).ok()?.flatten() {
+            let name = entry.file_name();
+            let pid =
+                name.to_str().and_then(|name| name.strip_prefix(&prefix)?.parse::<u32>().ok());
+            if pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        Some(())
+    }
+
     /// Reads all records. What cannot be parsed is removed.
     #[must_use]
     pub fn load(&self) -> BTreeMap<OsString, Record> {
+        let _ = self.sweep();
         let mut records = BTreeMap::new();
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let parsed = fs::read(entry.path())
@@ -98,9 +119,31 @@ impl Records {
             };
         }
         fs::create_dir_all(&self.folder)?;
-        // Beside the folder: what is in it is a record.
-        let staged = self.folder.with_extension("new");
+        let staged = self.staged();
         fs::write(&staged, serde_json::to_vec(record)?)?;
         fs::rename(staged, path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn record_that_another_monitor_writes_is_left() {
+        let root = tempfile::tempdir().unwrap();
+        let records = Records::new(root.path().join("walls"));
+        // That of a living process, and that of none.
+        let [living, gone] = [1, u32::MAX].map(|pid| root.path().join(format!("walls.new-{pid}")));
+        for file in [&living, &gone] {
+            fs::write(file, "begun").unwrap();
+        }
+        assert!(records.load().is_empty());
+        let group = Group { folder: "/cg/a".into(), ..Group::default() };
+        let record = Record { groups: vec![group], ..Record::default() };
+        records.save(OsStr::new("a"), &record).unwrap();
+        assert_eq!(records.load().get(OsStr::new("a")), Some(&record));
+        assert_eq!(fs::read(living).unwrap(), b"begun");
+        assert!(!gone.exists() && !records.staged().exists());
     }
 }

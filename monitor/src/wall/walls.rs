@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use cgpu_client::control_group::mounts;
+use cgpu_client::control_group::{is_populated, mounts};
 use cgpu_client::record;
 use cgpu_inventory::memory_limits::{self, GroupMemory, Limits, Refused};
 use cgpu_shm::units::Bytes;
@@ -83,7 +83,7 @@ impl Walls {
             !released.contains(&group.folder)
                 && group::identity(&group.folder) == Some(group.identity)
                 // The first process may end before the others.
-                && (own.contains(&group.folder) || group::is_populated(&group.folder))
+                && (own.contains(&group.folder) || is_populated(&group.folder))
         };
         self.clear(&name, driver, is_kept);
         let record = self.known.entry(name.clone()).or_default();
@@ -336,17 +336,24 @@ impl Walls {
     }
 }
 
-/// Removes the limit of a group on a device, unless it is another program's. False: to be tried
-/// again.
+/// Removes the limit of a group on a device. Another program's hard limit stays; its soft limit
+/// would be left on the group's ancestors when the group goes. False: to be tried again.
 fn remove(driver: &dyn Driver, uuid: &str, folder: &Path, known: &Known) -> bool {
     let Ok(uuid) = uuid.parse::<Uuid>() else { return true };
-    if known.is_new() || known.other.is_some() && known.other == known.set {
+    if known.is_new() {
         return true;
     }
     if !driver.has(uuid) {
         return false;
     }
-    match driver.set(uuid, folder, Limits { soft: Bytes::ZERO, hard: None }) {
+    let mut to = Limits::default();
+    if known.other.is_some() && known.other == known.set {
+        match driver.get(uuid, folder) {
+            Ok(GroupMemory { limits, .. }) if limits.soft > Bytes::ZERO => to.hard = limits.hard,
+            _ => return true,
+        }
+    }
+    match driver.set(uuid, folder, to) {
         Ok(()) | Err(Refused::NotFound | Refused::NotSupported | Refused::OldDriver) => true,
         Err(Refused::Other(error)) => {
             tracing::warn!(gpu = %uuid, "cannot remove the limit of {}: {error}", folder.display());

@@ -283,6 +283,60 @@ fn limit_is_set_before_the_registration_is_answered() {
     });
 }
 
+/// As where the monitor hangs while a container starts, which then is not waited for.
+#[test]
+fn container_that_had_memory_before_its_registration_is_partial() {
+    let Some(fixture) = Fixture::new("before", Wall::Misc) else { return };
+    let monitor = fixture.monitor();
+    let folder = fixture.folder(ID);
+    let mut client = fixture.client(&folder);
+    assert_eq!(client.command("context"), "done");
+    assert_eq!(client.command("take 800"), "done");
+    let dir = fixture.container(ID, 1500, client.pid());
+    fixture.register(&monitor, &dir, client.pid());
+    eventually("memory that is not charged", || wall(&monitor, ID).state == WallState::Partial);
+    assert_eq!(client.command("free"), "done");
+    client.end();
+}
+
+/// The limit rises with each context, and one process takes what the others leave.
+#[test]
+fn margins_of_processes_that_have_ended_are_bounded() {
+    const LIMIT: u64 = 1024;
+    const MARGIN: u64 = 512;
+    const OTHERS: u64 = 5;
+    Fixture::each("margins", |fixture| {
+        let monitor = fixture.monitor_with("");
+        let folder = fixture.folder(ID);
+        let mut client = fixture.client(&folder);
+        let dir = fixture.container(ID, LIMIT, client.pid());
+        fixture.register(&monitor, &dir, client.pid());
+        assert_eq!(client.command("context"), "done");
+        let mut others: Vec<Client> = (0..OTHERS).map(|_| fixture.client(&folder)).collect();
+        for other in &mut others {
+            // The limit follows the number of processes.
+            while other.command("context") != "done" {
+                sleep(Duration::from_millis(100));
+            }
+        }
+        let mut fill = || while client.command("take 64") == "done" {};
+        let used = || wall(&monitor, ID).used.unwrap_or_default() / MIB;
+        // One margin for it, one for a process that starts, and a quarter for each other.
+        let bound = LIMIT + 2 * MARGIN + OTHERS * MARGIN / 4;
+        for _ in 0..3 {
+            fill();
+            sleep(Duration::from_millis(1500));
+        }
+        let with_others = used();
+        drop(others);
+        fill();
+        sleep(Duration::from_millis(2500));
+        println!("{:?}: {with_others} MiB, then {} of {LIMIT}", fixture.wall, used());
+        assert!(with_others > LIMIT && with_others <= bound, "{with_others} MiB");
+        assert!(used() > LIMIT && used() <= bound, "{} MiB", used());
+    });
+}
+
 #[test]
 fn limit_of_another_program_stays_if_lower_and_is_replaced_if_higher() {
     Fixture::each("others", |fixture| {

@@ -17,17 +17,23 @@ fn read(hard: Option<u64>, used: u64) -> Option<GroupMemory> {
 }
 
 #[test]
-fn size_has_a_margin_for_each_process_and_one_more_up_to_the_gpu() {
-    for (limit, processes, total, expected) in [
-        (1000, 0, 80_000, 1512),
-        (1000, 3, 80_000, 3048),
-        (79_800, 0, 80_000, 80_000),
-        (100_000, 0, 80_000, 80_000),
-        (1000, 0, 0, 1512),
-        (1000, u64::MAX, 80_000, 80_000),
+fn size_has_margins_for_processes_and_one_more_up_to_the_gpu() {
+    for (limit, held, total, expected) in [
+        (1000, &[][..], 80_000, 1512),
+        (1000, &[Some(600)], 80_000, 2024),
+        (1000, &[Some(600), Some(2000), Some(512)], 80_000, 2280),
+        // Of no more than the process has; of all of it where that is not known.
+        (1000, &[Some(256)], 80_000, 1768),
+        (1000, &[Some(256), Some(0), None], 80_000, 2088),
+        (79_800, &[], 80_000, 80_000),
+        (100_000, &[], 80_000, 80_000),
+        (1000, &[], 0, 1512),
+        (1000, &[None; 1000], 80_000, 80_000),
     ] {
-        let wanted = Wanted { processes, total: mib(total), ..wanted(limit) };
-        assert_eq!(wanted.size(), mib(expected), "{limit} {processes} {total}");
+        let held: Vec<_> = held.iter().map(|held| held.map(mib)).collect();
+        let kept = kept_margins(mib(512), &held);
+        let wanted = Wanted { kept, total: mib(total), ..wanted(limit) };
+        assert_eq!(wanted.size(), mib(expected), "{limit} {held:?} {total}");
     }
 }
 
@@ -45,6 +51,23 @@ fn margin_is_configured_or_that_of_the_largest_context_within_bounds() {
     ] {
         let margin = margin(configured.map(mib), mib(context), mib(total));
         assert_eq!(margin, mib(expected), "{configured:?} {context} {total}");
+    }
+}
+
+#[test]
+fn many_processes_get_at_most_a_third_more_than_one() {
+    for context in [64, 256, 800] {
+        let mut held: Vec<Option<Bytes>> = Vec::new();
+        loop {
+            let kept = kept_margins(mib(512), &held);
+            let size = Wanted { kept, ..wanted(1000) }.size();
+            let used: Bytes = held.iter().flatten().copied().sum();
+            assert!(size.0 * 3 <= mib(1000 + 2 * 512).0 * 4, "{context} {size:?}");
+            if used + mib(context) > size {
+                break;
+            }
+            held.push(Some(mib(context)));
+        }
     }
 }
 
@@ -128,7 +151,8 @@ fn state_says_what_holds_the_limit() {
     let late = Present { is_late: true, ..present.clone() };
     let shared = Present { groups: 2, ..present.clone() };
     let of = |present: &Present, measured: Option<u64>, is_unshimmed| {
-        let observed = Observed { measured: measured.map(mib), is_unshimmed };
+        let observed =
+            Observed { measured: measured.map(mib), is_unshimmed, ..Observed::default() };
         state(&Wall::Set(present.clone()), observed).0
     };
     for (present, measured, is_unshimmed, expected) in [
@@ -143,6 +167,19 @@ fn state_says_what_holds_the_limit() {
         (&shared, Some(100), false, WallState::Partial),
     ] {
         assert_eq!(of(present, measured, is_unshimmed), expected, "{present:?} {measured:?}");
+    }
+    let observed = |measured| Observed { measured: Some(mib(measured)), ..Observed::default() };
+    for (present, observed, expected) in [
+        (&present, Observed { is_outside: true, ..observed(100) }, WallState::Partial),
+        // A container whose registration was answered late is not known for one.
+        (&present, Observed { uncharged_samples: 1, ..observed(900) }, WallState::Driver),
+        (&present, Observed { uncharged_samples: 2, ..observed(900) }, WallState::Partial),
+        (&present, Observed { uncharged_samples: 2, ..observed(100) }, WallState::Driver),
+        // NVML has not been compared with its processes yet.
+        (&late, Observed { is_new: true, ..observed(0) }, WallState::Partial),
+        (&present, Observed { is_new: true, ..observed(0) }, WallState::Driver),
+    ] {
+        assert_eq!(state(&Wall::Set(present.clone()), observed).0, expected, "{observed:?}");
     }
     let (shim, reason) = state(&Wall::Absent(Reason::Mig), Observed::default());
     assert_eq!((shim, reason.unwrap().contains("MIG")), (WallState::Shim, true));

@@ -213,9 +213,11 @@ fn limit_of_another_program_stays_if_it_is_lower() {
         assert!(set(&wall).changed.is_some());
         assert_eq!(fixture.driver.hard(&folder), Some(mib(expected)), "{other:?}");
     }
-    // The other program's limit is not ours to remove.
+    // The other program's limit is not ours to remove. Its soft limit would outlive the group.
+    fixture.driver.change(&folder, |memory| memory.limits.soft = mib(600));
     walls.apply(&[], &fixture.driver);
     assert_eq!((fixture.driver.hard(&folder), fixture.recorded()), (Some(mib(700)), 0));
+    assert_eq!(fixture.driver.limits.borrow()[&folder].limits.soft, Bytes::ZERO);
 }
 
 #[test]
