@@ -19,16 +19,6 @@ impl Memory {
         self.mib.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
     }
 
-    /// Parses [`Memory::list`].
-    pub(crate) fn of_list(text: &str) -> Option<Self> {
-        Some(Self { mib: text.split(',').map(str::parse).collect::<Result<_, _>>().ok()? })
-    }
-
-    /// Returns the amount for the GPU at a position.
-    pub(crate) fn at(&self, position: usize) -> Bytes {
-        Bytes::from_mib(self.mib.get(position).or(self.mib.last()).copied().unwrap_or(0))
-    }
-
     /// Returns the greatest amount.
     pub(crate) fn most(&self) -> Bytes {
         Bytes::from_mib(self.mib.iter().copied().max().unwrap_or(0))

@@ -1,6 +1,6 @@
 //! `cgpu run`: starts a program with a memory limit, a weight and a choice of GPUs.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
@@ -10,15 +10,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use cgpu_client::connection::{Client, Failure as RequestFailure};
+use cgpu_client::inventory::ListedDevice;
 use cgpu_client::message::{Limit, Registered, Registration};
 use cgpu_client::wall::first_unset;
 use cgpu_diagnosis::Cause as _;
+use cgpu_settings::{
+    self as settings, Decision, Environment, GpuInfo, GpuLimit, Inventory, System,
+};
 use cgpu_shm::limits::Limits;
 use cgpu_shm::paths;
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
 use cgpu_sim::GpuSpec;
-use cgpu_sim::instance::Part;
+use cgpu_sim::instance::{Instance, Part};
 use clap::Args;
 
 use crate::claim::{Claim, Variables};
@@ -34,13 +38,12 @@ use crate::{Failure, INVALID, claim, preload, region, root, signals};
 const NOT_FOUND: u8 = 127;
 const CANNOT_RUN: u8 = 126;
 
-/// Variables that say which GPUs a program has, and at which positions.
-const SELECTIONS: [&str; 2] = ["NVIDIA_VISIBLE_DEVICES", "ALIYUN_COM_GPU_VISIBLE_DEVICES"];
-
 /// Timeout for the monitor to remove the driver's limits. It removes them later otherwise.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
 const MEM: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
+/// Turns the amount into a fraction of the GPU.
+const MEM_DEV: &str = "ALIYUN_COM_GPU_MEM_DEV";
 
 const UNSHARED: &str = "memory limits apply, compute is not shared";
 
@@ -155,8 +158,7 @@ fn prepare(arguments: &Arguments) -> Result<(Container, Command)> {
     let mut command = Command::new(&arguments.program[0]);
     command.args(&arguments.program[1..]).envs(variables.iter());
     if arguments.mem.is_some() {
-        // The variable would turn the amount into a fraction of the GPU.
-        command.env_remove("ALIYUN_COM_GPU_MEM_DEV");
+        command.env_remove(MEM_DEV);
     }
     Ok((container, command))
 }
@@ -240,11 +242,7 @@ fn register(container: &mut Container, arguments: &Arguments, compute: Compute) 
 
 /// Checks that the driver limits the program on each GPU.
 fn check_walls(limits: &[Limit], registered: &Registered) -> Result<()> {
-    ensure!(
-        !limits.is_empty(),
-        "--wall required takes --mem, a GPU that the monitor shows, and neither {}",
-        SELECTIONS.join(" nor ")
-    );
+    ensure!(!limits.is_empty(), "--wall required takes --mem, and a GPU that the monitor shows");
     let gpus = limits.iter().map(|limit| limit.uuid.as_str());
     if let Some((gpu, why)) = first_unset(gpus, Ok(&registered.walls)) {
         bail!("the driver does not hold the limit on {gpu}: {why} (--wall auto starts it without)");
@@ -252,23 +250,69 @@ fn check_walls(limits: &[Limit], registered: &Registered) -> Result<()> {
     Ok(())
 }
 
-/// Returns the container's memory limit on each GPU, as far as it is known before the shim loads.
-/// The driver limits nothing before it is.
+/// The variables with which the program starts.
+struct Started<'a>(&'a Variables);
+
+impl Environment for Started<'_> {
+    fn variable(&self, name: &CStr) -> Option<OsString> {
+        let name = name.to_str().ok()?;
+        let removed = name == MEM_DEV && self.0.get(MEM).is_some();
+        let inherited = || std::env::var_os(name).filter(|_| !removed);
+        self.0.get(name).map(OsString::from).or_else(inherited)
+    }
+
+    fn user(&self) -> u32 {
+        System.user()
+    }
+
+    fn pid_namespace(&self) -> u64 {
+        System.pid_namespace()
+    }
+
+    fn process_name(&self) -> Vec<u8> {
+        System.process_name()
+    }
+
+    fn host_name(&self) -> String {
+        System.host_name()
+    }
+}
+
+/// Returns the container's memory limit on each GPU, as the shim will find it when it loads: the
+/// driver limits nothing before it is known. Empty: there is none, or the GPUs are not known.
 fn limits_by_gpu(container: &Container, sim: Option<&str>) -> Vec<Limit> {
-    let list = container.claim.variables.get(MEM);
-    let Some(memory) = list.and_then(Memory::of_list) else { return Vec::new() };
-    if SELECTIONS.iter().any(|name| std::env::var_os(name).is_some()) {
-        return Vec::new();
-    }
-    let limit = |uuid, position| Limit { uuid, bytes: memory.at(position).0 };
-    if let Some(list) = sim {
-        let whole = |(_, gpu): &(usize, GpuSpec)| gpu.part != Part::Partitioned;
-        let gpus = simulated(list).unwrap_or_default().into_iter().enumerate().filter(whole);
-        return gpus.map(|(at, gpu)| limit(Uuid(gpu.uuid(at)).to_string(), at)).collect();
-    }
-    let status = Client::connect(&container.socket).and_then(|mut monitor| monitor.status());
-    let gpus = status.map(|status| status.gpus).unwrap_or_default();
-    gpus.into_iter().map(|gpu| limit(gpu.uuid, gpu.index.gpu() as usize)).collect()
+    let gpu = |uuid, total, gpu: u64, instance: Option<u32>| {
+        let instance = instance.map_or(0, |instance| u64::from(instance) + 1);
+        GpuInfo { uuid, total, order: (gpu + 1) * (GpuInfo::INSTANCE + 1) + instance }
+    };
+    let gpus: Vec<GpuInfo> = match sim {
+        Some(list) => {
+            let info = |(at, spec): (usize, GpuSpec)| match spec.part {
+                Part::Whole => Some(gpu(Uuid(spec.uuid(at)), spec.total, at as u64, None)),
+                Part::Partitioned => None,
+                Part::Instance(Instance { gpu: of, number, .. }) => {
+                    Some(gpu(Uuid(spec.uuid(at)), spec.total, of as u64, Some(number)))
+                }
+            };
+            simulated(list).unwrap_or_default().into_iter().enumerate().filter_map(info).collect()
+        }
+        None => {
+            let inventory =
+                Client::connect(&container.socket).and_then(|mut monitor| monitor.inventory());
+            let info = |listed: ListedDevice| {
+                let (uuid, total) = (listed.uuid.parse().ok()?, Bytes(listed.memory_total));
+                let index = listed.index;
+                Some(gpu(uuid, total, u64::from(index.gpu()), index.instance()))
+            };
+            inventory
+                .map_or_else(|_| Vec::new(), |it| it.gpus.into_iter().filter_map(info).collect())
+        }
+    };
+    let inventory = Inventory { gpus: &gpus, partitioned: &[], complete: true };
+    let variables = settings::Variables::read(&Started(&container.claim.variables));
+    let Ok(Decision::On(settings)) = variables.decide(inventory) else { return Vec::new() };
+    let limit = |gpu: &GpuLimit| Limit { uuid: gpu.uuid.to_string(), bytes: gpu.limit.0 };
+    settings.gpus.iter().map(limit).collect()
 }
 
 /// Returns the exit code as a shell does: the program's own, or 128 plus the signal that ended it.

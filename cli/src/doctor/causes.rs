@@ -162,7 +162,7 @@ cgpu_diagnosis::causes! {
         "Run the monitor in the host's PID namespace. Some MIG and WSL drivers have no such figures: do not give those GPUs to tenants that you do not trust.";
     WallPartial, Memory, Wrong, "wall_partial",
         "The driver limits the container's control group, and does not charge all that the container holds (unconfirmed on a real GPU).",
-        "Start the container again while the monitor runs. Containers that share a limit: the shim holds it for them together.";
+        "Start the container again while the monitor runs. Containers that share a limit: the shim holds it for them together. A process in another control group: find out how it came there, and end it.";
     WallChanged, Memory, Wrong, "wall_changed",
         "Another program has changed the driver's limit of the container's control group: the lower one applies (unconfirmed on a real GPU).",
         "Find the program (nvidia-smi memory-limits, NVIDIA's container hook), and let one of the two set the limit: wall = \"off\" in monitor.toml leaves it to the other.";
@@ -172,6 +172,9 @@ cgpu_diagnosis::causes! {
     WallExcess, Memory, Wrong, "wall_excess",
         "The driver charges the container's control group more than its ledger has: that came past the shim (unconfirmed on a real GPU).",
         "Find the processes (cgpu smi) and why they have no shim (cgpu doctor --pid). over_limit in monitor.toml blocks or ends containers that hold more than their limit.";
+    NoNsdelegate, Memory, Wrong, "no_nsdelegate",
+        "The host's control groups are mounted without nsdelegate: a container without a seccomp filter can start a program in another container's control group, where the driver does not limit it (unconfirmed on a real GPU).",
+        "Mount them with it, as systemd does: mount -o remount,nsdelegate /sys/fs/cgroup; and start containers with the engine's default seccomp profile. over_limit in monitor.toml ends programs that hold more than the limit.";
     UnattributedMemory, Memory, Wrong, "unattributed_memory",
         "Memory of the GPU is in use that no process has and no container is charged for: a container exported it and ended, and another program still holds a descriptor of it.",
         "Find the program among those that have the driver's files open (sudo lsof /dev/nvidiactl) and do not use the GPU, and end it.";

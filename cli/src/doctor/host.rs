@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use cgpu_client::connection::{Client, Failure};
+use cgpu_client::control_group::is_delegated;
 use cgpu_client::message::{self, ContainerStatus, GpuStatus, Sharing, Status};
 use cgpu_client::wall::WallState;
 use cgpu_shm::file::Fault;
@@ -40,6 +41,8 @@ pub(crate) fn examine(
         Ok(status) => {
             let only = only.map(|typed| id(root, typed, &status)).transpose()?;
             check_status(&status, only, findings);
+            let mountinfo = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+            check_delegation(&status, &mountinfo, findings);
         }
         Err(failure) => {
             let cause = if matches!(failure, Failure::Absent(..)) {
@@ -191,6 +194,15 @@ fn check_container(container: &ContainerStatus, findings: &mut Findings) {
     container::check_memory(container, &subject, findings);
     check_walls(container, &subject, findings);
     container::check_counters(&container.counters, container, &subject, findings);
+}
+
+/// Checks that a container with a limit of the driver cannot reach other control groups.
+pub(crate) fn check_delegation(status: &Status, mountinfo: &[u8], findings: &mut Findings) {
+    let shares = status.containers.iter().flat_map(|container| &container.gpus);
+    let is_limited = shares.filter_map(|share| share.wall.as_ref()).any(|wall| wall.state.is_set());
+    if is_limited && is_delegated(mountinfo) == Some(false) {
+        findings.add(Cause::NoNsdelegate, "control groups", "");
+    }
 }
 
 /// Checks the driver's limits for a container's control group.

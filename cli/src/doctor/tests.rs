@@ -425,10 +425,15 @@ fn limits_of_the_driver_have_causes() {
     };
     assert_eq!(wall(driver()), [""; 0]);
     assert_eq!(wall(WallStatus { state: WallState::Partial, ..driver() }), ["wall_partial"]);
-    assert_eq!(
-        wall(WallStatus { changed: Some("A change.".into()), ..driver() }),
-        ["wall_changed"]
-    );
+    let changed = Some("It.".into());
+    assert_eq!(wall(WallStatus { changed, ..driver() }), ["wall_changed"]);
+    for (options, expected) in [("rw", &["no_nsdelegate"][..]), ("rw,nsdelegate", &[])] {
+        let (mut status, mut findings) = (well(), Findings::default());
+        status.containers[0].gpus[0].wall = Some(driver());
+        let mounts = format!("25 20 0:21 / /cg rw - cgroup2 cg {options}\n");
+        host::check_delegation(&status, mounts.as_bytes(), &mut findings);
+        assert_eq!(findings.names(), expected);
+    }
     assert_eq!(wall(WallStatus { excess: 1 << 30, ..driver() }), ["wall_excess"]);
     assert_eq!(wall(WallStatus { excess: 1 << 20, ..driver() }), [""; 0], "a context");
     let shim = |absent: &str| WallStatus { absent: Some(absent.into()), ..WallStatus::default() };
