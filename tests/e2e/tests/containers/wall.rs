@@ -5,6 +5,7 @@ use super::*;
 
 with_each_runtime! {
     containers_leave_no_limit_of_the_driver
+    container_that_is_deleted_takes_no_memory_beyond_its_limit
 }
 
 mod steps {
@@ -21,8 +22,13 @@ mod steps {
     const NEIGHBOUR: &[&str] = &["ALIYUN_COM_GPU_MEM_CONTAINER=8", "ALIYUN_COM_GPU_MEM_DEV=22"];
     /// The attacker's limit.
     const LIMIT: u64 = 23028 * 6 / 22;
-    /// What the wall exceeds a limit by, for each process and one more.
     const MARGIN: u64 = 512;
+
+    /// Returns what a container of this many processes may take: one margin for the largest, one
+    /// for a process that starts, and a quarter for each other.
+    fn bound(processes: usize) -> u64 {
+        LIMIT + 2 * MARGIN + (processes as u64 - 1) * MARGIN / 4
+    }
 
     fn groups(test: &str) -> Option<ControlGroups> {
         // SAFETY: no obligations; geteuid cannot fail.
@@ -50,7 +56,16 @@ mod steps {
 
     /// Starts the attacker, whose image can be changed, with what its attacks need.
     fn attacker<'a>(oci: &'a OciHost<'_>, fixture: &Fixture, more: &[&str]) -> OciContainer<'a> {
-        let bundle = oci.bundle("attacker", &[ATTACKER, more].concat(), &["sleep", "600"]);
+        attacker_named("attacker", oci, fixture, more)
+    }
+
+    fn attacker_named<'a>(
+        id: &str,
+        oci: &'a OciHost<'_>,
+        fixture: &Fixture,
+        more: &[&str],
+    ) -> OciContainer<'a> {
+        let bundle = oci.bundle(id, &[ATTACKER, more].concat(), &["sleep", "600"]);
         let rootfs = bundle.join("rootfs");
         let tools = ["mv", "mkdir", "rm"].map(|name| cgpu_e2e::find(name).expect("coreutils"));
         install(&rootfs, &[&tools[..], &[fixture.dist().program("rewind")]].concat());
@@ -62,7 +77,7 @@ mod steps {
                 list.expect("capabilities").push("CAP_SETFCAP".into());
             }
         });
-        oci.start_bundle("attacker", &bundle)
+        oci.start_bundle(id, &bundle)
     }
 
     /// What an attack got.
@@ -105,9 +120,8 @@ mod steps {
         assert!(mib >= held && held > 0, "{held} of {mib} MiB");
         if wall != "off" {
             let shown = shown(&fixture, "attacker");
-            let margin = MARGIN * (commands.len() as u64 + 1);
             let hard = shown["hard"].as_u64().map(|bytes| bytes / MIB);
-            assert!(hard <= Some(LIMIT + margin) && hard >= Some(LIMIT), "{shown}");
+            assert!(hard <= Some(bound(commands.len())) && hard >= Some(LIMIT), "{shown}");
         }
         let neighbour = oci.start("neighbour", NEIGHBOUR);
         let got = neighbour.exec(&["hold", "8000M", "1"]);
@@ -125,7 +139,7 @@ mod steps {
             let run = |wall| attack(test, back_end, wall, commands);
             let (Some(without), Some(with)) = (run("off"), run("auto")) else { return };
             println!("{back_end}, limit {LIMIT} MiB: without {without:?}, with {with:?}");
-            let bound = LIMIT + MARGIN * (commands.len() as u64 + 1);
+            let bound = bound(commands.len());
             assert!(without.mib > bound + 1024, "{back_end}: no attack: {without:?}");
             assert!(!without.neighbour_got_its_memory, "{back_end}: no attack: {without:?}");
             assert!(with.mib <= bound, "{back_end}: {with:?}, at most {bound} MiB");
@@ -159,6 +173,103 @@ mod steps {
     #[test]
     fn wall_stops_a_program_with_its_own_loader() {
         is_stopped("wall_stops_a_program_with_its_own_loader", &["/opt/loader REWIND"]);
+    }
+
+    /// As with `clone3` and `CLONE_INTO_CGROUP`, for which another container passes a descriptor of
+    /// its group.
+    #[test]
+    fn process_in_another_control_group_is_found_and_ended() {
+        const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+        let test = "process_in_another_control_group_is_found_and_ended";
+        let Some(groups) = groups(test) else { return };
+        for back_end in WALLS {
+            let fixture = Fixture::new(A10).walled(back_end);
+            let Some(oci) = OciHost::open(test, &fixture, Runtime::Crun, A10) else { return };
+            let text = "tree = \"none\"\nover_limit = \"end\"\nover_limit_grace_s = 1\n";
+            let _monitor = Monitor::start_with(&fixture, text);
+            let attacker = attacker_named(ID, &oci, &fixture, &[]);
+            let state = |expected| {
+                fixture.eventually(expected, || {
+                    let wall = shown(&fixture, &ID[..12]);
+                    (wall["state"] == expected).then(|| wall["reason"].clone())
+                })
+            };
+            // The first process on the GPU decides whether the simulated driver has limits.
+            state("driver");
+            let command = "exec /opt/loader /bin/rewind 64M /run/cgpu/use /tmp/go 240";
+            let mut process = attacker.spawn(&["sh", "-c", command]);
+            process.line();
+            let record = fs::read(fixture.root().join("walls").join(ID)).expect("a record");
+            let record: Value = serde_json::from_slice(&record).expect("JSON");
+            let group = record["groups"][0]["folder"].as_str().expect("a folder").to_owned();
+            let list = fs::read_to_string(Path::new(&group).join("cgroup.procs")).expect("a list");
+            let other = groups.create("other");
+            for pid in list.lines().skip(1) {
+                ControlGroups::move_to(pid.parse().expect("a number"), &other);
+            }
+            attacker.exec(&["sh", "-c", "echo > /tmp/go"]).exits(0);
+            process.line();
+            attacker.exec(&["rm", "/tmp/go"]).exits(0);
+            process.line();
+            let taken = fixture.on_gpu() / MIB;
+            assert!(taken > bound(1) + 1024, "{back_end}: no attack: {taken} MiB");
+            let reason = state("partial").to_string();
+            assert!(reason.contains("another control group"), "{reason}");
+            fixture.eventually("its end", || (!process.runs()).then_some(()));
+            drop(process);
+            attacker.delete();
+            is_clean(&fixture);
+        }
+    }
+
+    pub(crate) fn container_that_is_deleted_takes_no_memory_beyond_its_limit(
+        test: &str,
+        runtime: Runtime,
+    ) {
+        let Some(_groups) = groups(test) else { return };
+        for back_end in WALLS {
+            let fixture = Fixture::new(A10).walled(back_end);
+            let Some(oci) = OciHost::open(test, &fixture, runtime, A10) else { return };
+            // The next runtime takes a second before it ends the container.
+            let config = fs::read_to_string(oci.config()).expect("a configuration");
+            let program = config.split('"').rfind(|part| part.starts_with('/')).expect("a path");
+            let slow = fixture.path("slow");
+            let script = format!(
+                "#!/bin/sh\ncase \" $* \" in *' delete '*) sleep 1;; esac\nexec {program} \"$@\"\n"
+            );
+            fs::write(&slow, script).expect("a script");
+            let _ = std::process::Command::new("chmod").arg("+x").arg(&slow).status();
+            fs::write(oci.config(), config.replace(program, &slow.to_string_lossy()))
+                .expect("a configuration");
+            let _monitor = monitor(&fixture, "auto");
+            let attacker = attacker(&oci, &fixture, &[]);
+            fixture.eventually("the wall", || {
+                (shown(&fixture, "attacker")["state"] == "driver").then_some(())
+            });
+            let mut process = attacker.spawn(&[
+                "sh",
+                "-c",
+                "exec /opt/loader /bin/rewind 64M /run/cgpu/use - 240",
+            ]);
+            process.line();
+            process.line();
+            // It goes on trying.
+            process.line();
+            let bound = bound(1);
+            let before = fixture.on_gpu() / MIB;
+            assert!(before > LIMIT && before <= bound, "{back_end}: {before} MiB");
+            let mut delete = Child::start(oci.runtime(&["delete", "--force", "attacker"]));
+            let mut most = 0;
+            while delete.runs() {
+                most = most.max(fixture.on_gpu() / MIB);
+            }
+            delete.finish().exits(0);
+            std::mem::forget(attacker);
+            println!("{back_end}: limit {LIMIT} MiB, {most} MiB while it was deleted");
+            assert!(most <= bound, "{back_end}: {most} MiB, at most {bound}");
+            drop(process);
+            is_clean(&fixture);
+        }
     }
 
     /// Returns the limits that the simulated driver has for control groups of any kind.

@@ -105,6 +105,42 @@ fn driver_limits_a_program_of_run_until_it_ends() {
     }
 }
 
+#[test]
+fn driver_limits_a_program_on_the_gpus_that_variables_choose() {
+    let test = "driver_limits_a_program_on_the_gpus_that_variables_choose";
+    let Some((_groups, caller)) = groups(test) else { return };
+    let fixture = Fixture::new("A10:23028,A10:20000").walled("dmem");
+    let _monitor = Monitor::start_with(&fixture, "tree = \"none\"\nwall_margin_mib = 512\n");
+    let gpus = fixture.smi()["gpus"].clone();
+    let second = gpus[1]["uuid"].as_str().expect("a UUID").to_owned();
+    // The amounts follow NVIDIA_VISIBLE_DEVICES.
+    for (mem, visible, sliced, expected) in [
+        ("1GiB", "1", None, [None, Some(1024)]),
+        ("1GiB", &*second, None, [None, Some(1024)]),
+        ("1GiB,2GiB", "1,0", None, [Some(2048), Some(1024)]),
+        ("1GiB,2GiB", "0,1", Some("1"), [None, Some(2048)]),
+    ] {
+        let options = ["--mem", mem, "--name", "a", "--wall", "required", "--"];
+        let mut command = run(&fixture, &caller, &options);
+        command.args(["sh", "-c", "echo started; cat"]);
+        command.env("NVIDIA_VISIBLE_DEVICES", visible);
+        if let Some(sliced) = sliced {
+            command.env("ALIYUN_COM_GPU_VISIBLE_DEVICES", sliced);
+        }
+        let mut program = Child::start(command);
+        assert_eq!(program.line(), "started", "{visible}");
+        let limits = [0, 1].map(|gpu| {
+            let smi = fixture.smi();
+            let mut shares = smi["containers"][0]["gpus"].as_array().expect("GPUs").iter();
+            let share = shares.find(|share| share["gpu"] == gpu)?;
+            // With the margin of a process that starts.
+            Some(share["wall"]["hard"].as_u64()? / MIB - 512)
+        });
+        assert_eq!(limits, expected, "{visible} {sliced:?}");
+        program.finish().exits(0);
+    }
+}
+
 /// Before the first context the monitor says how much of the GPU is free, and after it the driver
 /// says how much of the group's limit is. The difference was charged: 1 GiB.
 #[test]
