@@ -154,46 +154,50 @@ impl Gallery {
         let Some(folder) = &self.folder else { return Ok(()) };
         let (errors, allocations, summary) =
             (errors(measured), allocations(measured), summary(measured));
+        let switch = format!("; a switch costs {} us", self.switch);
         let charts = [
-            ("summary", "In percent, less is better", "published by others", "cgpu", &summary),
-            ("errors", "Greatest error of a share by load, in percent", "goal", "got", &errors),
+            (
+                "summary",
+                "",
+                "In percent, less is better",
+                ["published by others", "cgpu"],
+                &summary,
+            ),
+            ("errors", &*switch, "Error of a share by load, in percent", ["goal", "got"], &errors),
             (
                 "allocations",
+                "",
                 "Nanoseconds added to cuMemAlloc and cuMemFree, by live allocations",
-                "goal",
-                "got",
+                ["goal", "got"],
                 &allocations,
             ),
-            ("shares", "Shares in percent of the GPU", "set", "got", &self.shares),
+            ("shares", &switch, "Shares in percent of the GPU", ["set", "got"], &self.shares),
             (
                 "gaps",
+                &switch,
                 "Throughput of 100 us kernels with host gaps, in percent of that alone",
-                "native slicing",
-                "turns",
+                ["native slicing", "turns"],
                 &self.gaps,
             ),
             (
                 "one-to-two",
+                &switch,
                 "Weights 1:2, images per second of the second over the first",
-                "reference",
-                "here",
+                ["reference", "here"],
                 &self.seed,
             ),
             (
                 "placements",
+                "",
                 "Pods placed in a second, one after another (filter and binding)",
-                "at the 99th percentile's time",
-                "at the median's",
+                ["at the 99th percentile's time", "at the median's"],
                 &self.placements,
             ),
         ];
-        for (file, title, grey, blue, pairs) in charts {
+        for (file, more, title, names, pairs) in charts {
             if !pairs.is_empty() {
                 let path = self.file(folder, file);
-                let shares = !matches!(file, "summary" | "allocations" | "placements");
-                let switch = format!("; a switch costs {} us", self.switch);
-                let title = format!("{title}{}", if shares { &switch } else { "" });
-                bars(&path, &title, [grey, blue], pairs)
+                bars(&path, &format!("{title}{more}"), names, pairs)
                     .map_err(|error| anyhow!("{}: {error}", path.display()))?;
             }
         }
@@ -203,11 +207,7 @@ impl Gallery {
         }
         if !self.latencies.is_empty() {
             let path = self.file(folder, "priority");
-            let title = format!(
-                "Requests of 6.4 ms at high priority: parts of them and their time; a switch \
-                 costs {} us",
-                self.switch
-            );
+            let title = format!("Times of requests of 6.4 ms at high priority{switch}");
             quantiles(&path, &title, &self.latencies)
                 .map_err(|error| anyhow!("{}: {error}", path.display()))?;
         }
