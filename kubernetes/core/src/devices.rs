@@ -108,7 +108,7 @@ impl Devices {
 
     fn counted(node: &NodeGpus, of: impl Fn(&Gpu) -> u64) -> Self {
         let sum = |healthy_only: bool| {
-            let gpus = node.gpus.iter().filter(|gpu| gpu.healthy || !healthy_only);
+            let gpus = node.gpus.iter().filter(|gpu| gpu.takes_pods() || !healthy_only);
             gpus.fold(0_u64, |sum, gpu| sum.saturating_add(of(gpu)))
         };
         if node.closed.is_some() {

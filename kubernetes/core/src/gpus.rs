@@ -42,6 +42,8 @@ pub struct Gpu {
     pub healthy: bool,
     /// Whether a ConfigMap takes it out ([`crate::cordon`]).
     pub cordoned: bool,
+    /// The device plugin's resource, or the driver, that gives out this GPU as well.
+    pub other_owner: Option<String>,
 }
 
 impl Gpu {
@@ -61,13 +63,14 @@ impl Gpu {
             // A GPU smaller than one unit has nothing to share.
             healthy: units > 0,
             cordoned: false,
+            other_owner: None,
         }
     }
 
     /// Returns whether new pods are placed on it.
     #[must_use]
     pub fn takes_pods(&self) -> bool {
-        self.healthy && !self.cordoned
+        self.healthy && !self.cordoned && self.other_owner.is_none()
     }
 
     /// Returns all of the GPU.
@@ -129,6 +132,10 @@ pub struct Entry {
     /// Whether new pods are placed on it.
     #[serde(default = "default_healthy")]
     pub healthy: bool,
+    /// The device plugin's resource, or the driver, that gives out this GPU as well. No new pods
+    /// are placed on it either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_owner: Option<String>,
     /// Name of the product.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub product: Option<String>,
@@ -155,6 +162,10 @@ pub struct HeldPod {
     pub pod: String,
     /// By the index of the GPU.
     pub gpus: BTreeMap<u32, HeldPart>,
+    /// What holds the memory limit of each container, by its name: `driver`,
+    /// `driver_except_managed`, `partial`, `shim`. Of several GPUs, the weakest.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub walls: BTreeMap<String, String>,
 }
 
 /// What containers hold that live on a node, by the uid of their pod: the device plugin writes it
@@ -325,8 +336,9 @@ fn listed(text: &str) -> Result<Vec<Gpu>, Refusal> {
     let gpu = |(index, entry): (u32, Entry)| {
         let plain = Gpu::plain(index, unit.units_of(entry.mib));
         let healthy = entry.healthy && plain.healthy;
-        let Entry { uuid, mib, product, locality, .. } = entry;
-        Gpu { uuid: Some(uuid), unit, mib: Some(mib), healthy, product, locality, ..plain }
+        let Entry { uuid, mib, other_owner, product, locality, .. } = entry;
+        let (uuid, mib) = (Some(uuid), Some(mib));
+        Gpu { uuid, unit, mib, healthy, other_owner, product, locality, ..plain }
     };
     Ok((0..).zip(inventory.gpus).map(gpu).collect())
 }

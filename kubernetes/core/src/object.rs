@@ -170,6 +170,9 @@ pub struct Node {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeStatus {
+    /// Resources of the node, those of devices that fail included.
+    #[serde(deserialize_with = "nullable")]
+    pub capacity: BTreeMap<String, Written>,
     /// Resources that pods can use.
     #[serde(deserialize_with = "nullable")]
     pub allocatable: BTreeMap<String, Written>,

@@ -41,6 +41,8 @@ pub(crate) struct GpuCandidate {
     /// Whether more of any resource is held than the GPU has.
     pub(crate) overfull: bool,
     pub(crate) healthy: bool,
+    /// Whether another plugin or driver gives it out as well.
+    pub(crate) owned: bool,
     /// Whether the pod may have it.
     pub(crate) permitted: bool,
     /// Whether it would fit if no pod held any of it.
@@ -56,7 +58,8 @@ impl GpuCandidate {
             need,
             free: gpu.whole().without(held),
             overfull: !held.fits(gpu.whole()),
-            healthy: gpu.takes_pods(),
+            healthy: gpu.healthy && !gpu.cordoned,
+            owned: gpu.other_owner.is_some(),
             permitted: request.rules.permit(gpu),
             large: need.fits(gpu.whole()),
         }
@@ -68,7 +71,7 @@ impl GpuCandidate {
 
     /// Whether the pod may have it, and it takes pods.
     fn is_possible(&self) -> bool {
-        self.healthy && self.permitted
+        self.healthy && !self.owned && self.permitted
     }
 }
 
@@ -88,7 +91,12 @@ pub(crate) fn of(node: &NodeGpus, gpus: usize, candidates: &[GpuCandidate]) -> R
     if unhealthy > 0 {
         parts.push(format!("{unhealthy}/{all} GPUs: unhealthy"));
     }
-    let refused = |candidate: &&GpuCandidate| candidate.healthy && !candidate.permitted;
+    let owned = candidates.iter().filter(|candidate| candidate.healthy && candidate.owned).count();
+    if owned > 0 {
+        parts.push(format!("{owned}/{all} GPUs: given out by another plugin or driver, too"));
+    }
+    let refused =
+        |candidate: &&GpuCandidate| candidate.healthy && !candidate.owned && !candidate.permitted;
     let refused = candidates.iter().filter(refused).count();
     if refused > 0 {
         parts.push(format!("{refused}/{all} GPUs: not permitted by the pod's annotations"));

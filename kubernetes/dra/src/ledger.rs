@@ -11,6 +11,7 @@ use cgpu_shm::uuid::Uuid;
 use crate::allocation::{NodeClaim, Share};
 use crate::capacity::Capacity;
 use crate::device::Pool;
+use crate::owner::Program;
 
 /// What containers with the same shares hold of a device while they run, whether their claims are
 /// prepared or not.
@@ -199,7 +200,7 @@ impl Ledger {
                 claim.title(),
                 device.name(),
                 owner.title(),
-                owner.remedy()
+                owner.remedy(Program::Driver)
             )));
         }
         let (consumed, running) = self.consumed(gpu, held);

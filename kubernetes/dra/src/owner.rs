@@ -6,18 +6,30 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cgpu_kubernetes_core::names::is_of_nvidia;
+use cgpu_kubernetes_core::names::{HAMI_GPUS, MEMORY as CGPU_RESOURCE, is_of_nvidia};
 use cgpu_kubernetes_core::object::Written;
 use cgpu_kubernetes_core::quantity;
 
 use crate::DRIVER;
 use crate::slices::Existing;
 
-/// Resource of cgpu's own device plugin.
-const CGPU_RESOURCE: &str = "aliyun.com/gpu-mem";
+/// Reason of an event about another owner.
+pub const EVENT: &str = "GpuOtherOwner";
 
-/// A plugin or driver that gives out a GPU of this driver as well.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The program of cgpu that shares a GPU with another owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// The device plugin.
+    Plugin {
+        /// Whether it offers HAMi's resources.
+        hami: bool,
+    },
+    /// The driver of dynamic resource allocation.
+    Driver,
+}
+
+/// A plugin or driver that gives out a GPU of this node as well.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OtherOwner {
     /// The device plugin of this resource.
     Plugin(String),
@@ -26,11 +38,24 @@ pub enum OtherOwner {
 }
 
 impl OtherOwner {
+    /// Returns the owner of this name: resources have a `/`, and drivers have none.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        let make = if name.contains('/') { Self::Plugin } else { Self::Driver };
+        make(name.to_owned())
+    }
+
+    /// Returns its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        let (Self::Plugin(name) | Self::Driver(name)) = self;
+        name
+    }
+
     /// Returns its name as the value of a taint.
     #[must_use]
     pub fn label(&self) -> String {
-        let (Self::Plugin(name) | Self::Driver(name)) = self;
-        name.replace('/', ".")
+        self.name().replace('/', ".")
     }
 
     /// Returns its name for messages.
@@ -42,23 +67,51 @@ impl OtherOwner {
         }
     }
 
-    /// Returns what to do.
+    /// Returns what an event on the node says.
     #[must_use]
-    pub fn remedy(&self) -> String {
-        match self {
-            Self::Plugin(resource) if resource == CGPU_RESOURCE => {
+    pub fn message(&self, program: Program) -> String {
+        format!(
+            "{} gives out GPUs of this node, too, so they get no new pods of cgpu: {}",
+            self.title(),
+            self.remedy(program)
+        )
+    }
+
+    /// Returns what to do, with the settings of charts that make room for this program.
+    #[must_use]
+    pub fn remedy(&self, program: Program) -> String {
+        match (self, program) {
+            (Self::Plugin(resource), _) if resource == CGPU_RESOURCE => {
                 "drain the node and label it cgpu.dev/engine=dra, so that cgpu's device plugin \
                  ends; the kubelet counts its units for five minutes more"
                     .to_owned()
             }
-            Self::Plugin(resource) => format!(
-                "end that plugin on this node; if it has other GPUs, start cgpu-dra-driver with \
-                 --disjoint-resources={resource}"
+            // They are one resource of the kubelet, so they cannot have different GPUs.
+            (Self::Plugin(resource), Program::Plugin { hami: true }) if resource == HAMI_GPUS => {
+                format!("{END_PLUGIN}, or set hami=false in cgpu's chart")
+            }
+            (Self::Plugin(resource), program) => {
+                let setting = match program {
+                    Program::Plugin { .. } => "plugin.arguments",
+                    Program::Driver => "dra.arguments",
+                };
+                format!(
+                    "{END_PLUGIN}; if it has other GPUs, set \
+                     {setting}={{--disjoint-resources={resource}}} in cgpu's chart"
+                )
+            }
+            (Self::Driver(name), _) => format!(
+                "keep one of the two for each GPU: take the label gpushare from this node, or end \
+                 {name} on it (NVIDIA's chart: resources.gpus.enabled=false)"
             ),
-            Self::Driver(_) => "keep one of the two drivers on this node".to_owned(),
         }
     }
 }
+
+/// How a device plugin of NVIDIA is ended.
+const END_PLUGIN: &str = "end that plugin on this node (GPU Operator: label the node \
+                          nvidia.com/gpu.deploy.device-plugin=false, or set \
+                          devicePlugin.enabled=false)";
 
 /// The other owners on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -92,6 +145,11 @@ impl OtherOwners {
             plugins: plugins.map(|(name, _)| name.clone()).collect(),
             drivers: drivers.collect(),
         }
+    }
+
+    /// Adds the device plugin of this resource.
+    pub fn insert_plugin(&mut self, resource: &str) {
+        self.plugins.insert(resource.to_owned());
     }
 
     /// Returns another owner of the GPU with this UUID, if there is one.
@@ -133,8 +191,30 @@ mod tests {
             assert_eq!(owner(&[(resource, "2")], &[resource]), None);
         }
         let own = owner(&[("aliyun.com/gpu-mem", "14")], &["nvidia.com/gpu"]).unwrap();
-        assert!(own.remedy().contains("cgpu.dev/engine=dra"), "{}", own.remedy());
+        let remedy = own.remedy(Program::Driver);
+        assert!(remedy.contains("cgpu.dev/engine=dra"), "{remedy}");
         assert_eq!(owner(&[("cpu", "8"), ("nvidia.com/hostdev", "1")], &[]), None);
+    }
+
+    #[test]
+    fn remedy_has_the_settings_of_the_chart() {
+        let gpus = OtherOwner::Plugin("nvidia.com/gpu".into());
+        for (program, setting) in [
+            (Program::Driver, "dra.arguments={--disjoint-resources=nvidia.com/gpu}"),
+            (
+                Program::Plugin { hami: false },
+                "plugin.arguments={--disjoint-resources=nvidia.com/gpu}",
+            ),
+            (Program::Plugin { hami: true }, "hami=false"),
+        ] {
+            let remedy = gpus.remedy(program);
+            assert!(remedy.contains(setting), "{remedy}");
+            assert!(remedy.contains("devicePlugin.enabled=false"), "{remedy}");
+        }
+        // Other resources are not offered by cgpu, in no dialect.
+        let instances = OtherOwner::Plugin("nvidia.com/mig-1g.5gb".into());
+        let remedy = instances.remedy(Program::Plugin { hami: true });
+        assert!(remedy.contains("--disjoint-resources=nvidia.com/mig-1g.5gb"), "{remedy}");
     }
 
     #[test]

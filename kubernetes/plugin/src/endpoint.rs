@@ -56,6 +56,16 @@ impl Endpoint {
     pub(crate) async fn run(self) {
         let mut last_message = String::new();
         loop {
+            // To register would take the resource of a plugin with the same one from it.
+            if self.is_owned() {
+                let name = self.resource.name();
+                warn_on_change(
+                    &mut last_message,
+                    format!("{name} is not offered: another plugin or driver gives out all GPUs"),
+                );
+                tokio::time::sleep(POLL_INTERVAL).await;
+                continue;
+            }
             let kubelet = kubelet::socket(&self.folder);
             let Some(identity) = Identity::of(&kubelet) else {
                 warn_on_change(
@@ -79,6 +89,13 @@ impl Endpoint {
     /// Removes the socket, so that the kubelet notices at once.
     pub(crate) fn remove_socket(&self) {
         let _ = fs::remove_file(self.socket_path());
+    }
+
+    /// Returns whether each GPU has another owner.
+    fn is_owned(&self) -> bool {
+        let observed = self.observed.borrow();
+        let mut gpus = observed.iter().flat_map(|node| &node.gpus).peekable();
+        gpus.peek().is_some() && gpus.all(|gpu| gpu.other_owner.is_some())
     }
 
     fn socket_path(&self) -> PathBuf {

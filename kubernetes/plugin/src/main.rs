@@ -6,6 +6,8 @@
 //!   API server --> node -----+     |  annotation,  +--> endpoint: nvidia.com/gpu ------+
 //!        ^                         v  gpu-count            | Allocate: a token, its CDI device
 //!        +-------------------------+                       v
+//!        +--> owners: who else gives out these GPUs --> node
+//!        |
 //!        +--> pods --+--> binding <-- cgpu-runtime: which container has the token?
 //! ```
 //!
@@ -25,6 +27,7 @@ mod held;
 mod kubelet;
 mod node;
 mod options;
+mod owners;
 mod pods;
 mod resizer;
 mod resource;
@@ -48,6 +51,7 @@ use crate::binding::Binding;
 use crate::cdi::Cdi;
 use crate::details::DetailsReader;
 use crate::endpoint::Endpoint;
+use crate::node::{Sources, Synchronizer};
 use crate::options::Options;
 use crate::pods::Pods;
 use crate::resizer::Resizer;
@@ -64,6 +68,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run(options: Options) -> Result<()> {
+    let options = Arc::new(options);
     let mut stop = signal(SignalKind::terminate())?;
     let api = options.access.api().await?;
     let pods = Arc::new(Pods::new(options.dialects(), &options.kubelet_dir));
@@ -95,23 +100,29 @@ async fn run(options: Options) -> Result<()> {
         () = claims::wait_until_unprepared(&options.root) => {}
         _ = stop.recv() => return Ok(()),
     }
-    tokio::select! {
-        () = claims::wait_until_alone(&mut node, &options.disjoint_resources, options.hami) => {}
-        _ = stop.recv() => return Ok(()),
-    }
     let found = watch::Sender::new(None);
     let gpus = found.subscribe();
     let health =
         Health::new(Duration::from_secs(options.recovery), options.ignore_xids.iter().copied());
     let earlier = Earlier { unhealthy, ..Earlier::default() };
     gpus::start_watcher(&options.root, health, earlier, found);
-    let unit = options.memory_unit;
     let held = watch::Sender::new(None);
+    let others = watch::Sender::new(None);
     tokio::spawn({
-        let (api, node, held) = (api.clone(), node.clone(), held.subscribe());
         let (root, pci_devices) = (options.root.clone(), options.pci_devices.clone());
-        let details = DetailsReader { root, pci_devices, known: BTreeMap::new() };
-        async move { node::synchronize(&api, unit, details, gpus, held, node, &sender).await }
+        let synchronizer = Synchronizer {
+            api: api.clone(),
+            unit: options.memory_unit,
+            program: options.program(),
+            details: DetailsReader { root, pci_devices, known: BTreeMap::new() },
+        };
+        let (owners, held) = (others.subscribe(), held.subscribe());
+        let sources = Sources { gpus, owners, held, node: node.clone() };
+        async move { synchronizer.run(sources, &sender).await }
+    });
+    tokio::spawn({
+        let (api, node, options) = (api.clone(), node.clone(), Arc::clone(&options));
+        async move { owners::observe(&api, &options, node, &others).await }
     });
     let resizer = Resizer {
         api: api.clone(),

@@ -13,12 +13,15 @@ use cgpu_kubernetes_core::gpus::{Entry, Held, Inventory, NodeGpus};
 use cgpu_kubernetes_core::names::{COUNT, annotation};
 use cgpu_kubernetes_core::object::{Node, Written};
 use cgpu_kubernetes_core::unit::Unit;
+use cgpu_kubernetes_dra::owner::{OtherOwners, Program};
 use cgpu_kubernetes_node::gpus::{Gpus, NodeGpu};
+use cgpu_kubernetes_node::owners::Announcer;
 use serde_json::json;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::details::{Details, DetailsReader};
+use crate::owners::ObservedOwners;
 
 /// The node's GPUs as its labels configure them, or none while they are unknown.
 pub(crate) type ObservedNode = Option<Arc<NodeGpus>>;
@@ -81,11 +84,12 @@ pub(crate) fn with_inventory(node: &Node, inventory: &Inventory) -> NodeGpus {
     NodeGpus::of(&node)
 }
 
-fn entry(gpu: &NodeGpu, details: Details) -> Entry {
+fn entry(gpu: &NodeGpu, details: Details, owners: &OtherOwners) -> Entry {
     let NodeGpu { device, is_healthy } = gpu;
     let Details { product, locality } = details;
     let (uuid, mib) = (device.name(), device.total.0 >> 20);
-    Entry { uuid, mib, healthy: *is_healthy, product, locality }
+    let other_owner = owners.owner(&uuid).map(|owner| owner.name().to_owned());
+    Entry { uuid, mib, healthy: *is_healthy, other_owner, product, locality }
 }
 
 fn written(inventory: &Inventory) -> String {
@@ -93,55 +97,79 @@ fn written(inventory: &Inventory) -> String {
     serde_json::to_string(inventory).unwrap_or_default()
 }
 
-/// Keeps the node's annotation and the inventory equal, without end.
-pub(crate) async fn synchronize(
-    api: &Api,
-    unit: Unit,
-    mut details: DetailsReader,
-    mut gpus: watch::Receiver<Gpus>,
-    mut held: watch::Receiver<Option<Held>>,
-    mut node: watch::Receiver<Option<Node>>,
-    sender: &watch::Sender<ObservedNode>,
-) {
-    loop {
-        let known = node.borrow_and_update().clone();
-        let found = gpus.borrow_and_update().clone();
-        let holds = held.borrow_and_update().clone();
-        let mut delay = None;
-        if let (Some(known), Some(gpus)) = (known, found) {
-            let read = tokio::task::spawn_blocking(move || {
-                details.read(&gpus);
-                (details, gpus)
-            });
-            let Ok((same, gpus)) = read.await else { return };
-            details = same;
-            let entry = |gpu: &NodeGpu| entry(gpu, details.of(&gpu.device.name(), &known));
-            let inventory = Inventory { unit, gpus: gpus.iter().map(entry).collect() };
-            delay = (!details.are_known(&gpus)).then_some(DETAILS_BACKOFF);
-            let now = with_inventory(&known, &inventory);
-            now.notes.iter().for_each(|note| warn!("{note}"));
-            sender.send_if_modified(|previous| {
-                let changes = previous.as_deref() != Some(&now);
-                if changes {
-                    if let Some(why) = &now.closed {
-                        warn!("this node's GPUs are not shared: {why}");
-                    }
-                    *previous = Some(Arc::new(now));
+/// What decides what is written on the node.
+pub(crate) struct Sources {
+    pub(crate) gpus: watch::Receiver<Gpus>,
+    pub(crate) owners: watch::Receiver<ObservedOwners>,
+    pub(crate) held: watch::Receiver<Option<Held>>,
+    pub(crate) node: watch::Receiver<Option<Node>>,
+}
+
+/// Keeps the node's annotation and the inventory equal.
+pub(crate) struct Synchronizer {
+    pub(crate) api: Api,
+    pub(crate) unit: Unit,
+    pub(crate) program: Program,
+    pub(crate) details: DetailsReader,
+}
+
+impl Synchronizer {
+    /// Does so without end.
+    pub(crate) async fn run(self, mut sources: Sources, sender: &watch::Sender<ObservedNode>) {
+        let Self { api, unit, program, mut details } = self;
+        let mut announcer = Announcer::new(program);
+        loop {
+            let known = sources.node.borrow_and_update().clone();
+            let found = sources.gpus.borrow_and_update().clone();
+            let owners = sources.owners.borrow_and_update().clone();
+            let holds = sources.held.borrow_and_update().clone();
+            let mut delay = None;
+            if let (Some(known), Some(gpus), Some(owners)) = (known, found, owners) {
+                let read = tokio::task::spawn_blocking(move || {
+                    details.read(&gpus);
+                    (details, gpus)
+                });
+                let Ok((same, gpus)) = read.await else { return };
+                details = same;
+                let others = gpus.iter().filter_map(|gpu| owners.owner(&gpu.device.name()));
+                let others = others.collect();
+                let entry =
+                    |gpu: &NodeGpu| entry(gpu, details.of(&gpu.device.name(), &known), &owners);
+                let inventory = Inventory { unit, gpus: gpus.iter().map(entry).collect() };
+                delay = (!details.are_known(&gpus)).then_some(DETAILS_BACKOFF);
+                send(sender, with_inventory(&known, &inventory));
+                let outcome = async {
+                    write(&api, &known, &inventory, holds.as_ref()).await?;
+                    announcer.announce(&api, &known.metadata.name, others).await
+                };
+                if let Err(failure) = outcome.await {
+                    warn!("cannot write the node's GPUs: {failure}");
+                    delay = Some(RETRY_BACKOFF);
                 }
-                changes
-            });
-            if let Err(failure) = write(api, &known, &inventory, holds.as_ref()).await {
-                warn!("cannot write the node's GPUs: {failure}");
-                delay = Some(RETRY_BACKOFF);
+            }
+            tokio::select! {
+                changed = sources.node.changed() => if changed.is_err() { return },
+                changed = sources.gpus.changed() => if changed.is_err() { return },
+                changed = sources.owners.changed() => if changed.is_err() { return },
+                changed = sources.held.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(delay.unwrap_or(Duration::MAX)), if delay.is_some() => {}
             }
         }
-        tokio::select! {
-            changed = node.changed() => if changed.is_err() { return },
-            changed = gpus.changed() => if changed.is_err() { return },
-            changed = held.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(delay.unwrap_or(Duration::MAX)), if delay.is_some() => {}
-        }
     }
+}
+
+fn send(sender: &watch::Sender<ObservedNode>, now: NodeGpus) {
+    now.notes.iter().for_each(|note| warn!("{note}"));
+    sender.send_if_modified(|previous| {
+        let changes = previous.as_deref() != Some(&now);
+        if changes {
+            if let Some(why) = &now.closed {
+                warn!("this node's GPUs are not shared: {why}");
+            }
+            *previous = Some(Arc::new(now));
+        }
+        changes
+    });
 }
 
 async fn write(

@@ -244,8 +244,8 @@ fn rights_of_the_plugin_are_those_it_uses() {
             .iter()
             .any(|it| it.method == method && it.path.ends_with(part) && it.query.contains(query))
     };
-    until_holds("it watches its node and its pods", || {
-        requested("GET", "/nodes", "watch=") && requested("GET", "/pods", "watch=")
+    until_holds("it watches its node, the node's pods and slices", || {
+        ["/nodes", "/pods", "/resourceslices"].iter().all(|all| requested("GET", all, "watch="))
     });
     until_holds("the GPUs are published", || {
         requested("PATCH", "/nodes/one", "") && requested("PATCH", "/nodes/one/status", "")
@@ -304,21 +304,25 @@ fn rights_of_the_driver_are_those_it_uses() {
     let fixture = Fixture::new("T4:15109");
     let server = ApiServer::start();
     server.put("nodes", json!({"metadata": {"name": "one"}}));
-    let mut command = fixture.native(&fixture.dist().file("cgpu-dra-driver"));
-    command.args(["--node-name", "one", "--kubeconfig"]).arg(server.kubeconfig(&fixture.path("")));
-    for (option, folder) in
-        [("--plugins-dir", "plugins"), ("--registry-dir", "registry"), ("--cdi-dir", "cdi")]
-    {
-        command.arg(option).arg(fixture.path(folder));
-    }
-    command.arg("--root").arg(fixture.root());
+    let command = || {
+        let mut command = fixture.native(&fixture.dist().file("cgpu-dra-driver"));
+        command.args(["--node-name", "one", "--kubeconfig"]);
+        command.arg(server.kubeconfig(&fixture.path("")));
+        for (option, folder) in
+            [("--plugins-dir", "plugins"), ("--registry-dir", "registry"), ("--cdi-dir", "cdi")]
+        {
+            command.arg(option).arg(fixture.path(folder));
+        }
+        command.arg("--root").arg(fixture.root());
+        command
+    };
     // Another release had more slices.
     let extra = json!({
         "metadata": {"name": "extra"},
         "spec": {"driver": "gpu.cgpu.dev", "nodeName": "one", "pool": {"generation": 1}},
     });
     server.put("resourceslices", extra);
-    let driver = Child::start_for(command, fixture.lifetime());
+    let driver = Child::start_for(command(), fixture.lifetime());
     let requested = |method: &str, part: &str, query: &str| {
         server
             .journal()
@@ -347,6 +351,15 @@ fn rights_of_the_driver_are_those_it_uses() {
     assert!(answers.values().all(Result::is_ok), "{answers:?}");
     until_holds("it writes the claim's status", || requested("PATCH", "/resourceclaims/c/", ""));
     let _ = driver.kill();
+    // Another owner has an event, which the next instance counts up.
+    server.edit(&Key::node("one"), |node| {
+        node["status"] = json!({"capacity": {"nvidia.com/gpu": "1"}});
+    });
+    for method in ["POST", "PATCH"] {
+        let driver = Child::start_for(command(), fixture.lifetime());
+        until_holds("the event", || requested(method, "/events", ""));
+        let _ = driver.kill();
+    }
     let mut rights = rights_of("cgpu-dra-driver");
     // The API server asks for these itself, when a status is written.
     rights.retain(|right| right.resource != "resourceclaims/driver");

@@ -171,7 +171,8 @@ fn pod_grows_into_free_room_only() {
     // Containers of a deleted pod have their room until they end, and a pod's own report is none.
     let held = |uid: &str| {
         let part = HeldPart { mib: 2158, percent: 0, containers: 1 };
-        let pod = HeldPod { pod: "test/gone".into(), gpus: [(0, part)].into() };
+        let pod =
+            HeldPod { pod: "test/gone".into(), gpus: [(0, part)].into(), ..HeldPod::default() };
         NodeGpus { held: [(uid.to_owned(), pod)].into(), ..here() }
     };
     let text = "main: memory=8Gi,grow=true";

@@ -10,14 +10,16 @@ use std::time::{Duration, Instant};
 
 use cgpu_kubernetes_client::{Api, EventHandler, Failure, List};
 use cgpu_kubernetes_dra::DRIVER;
+use cgpu_kubernetes_dra::owner::Program;
 use cgpu_kubernetes_dra::slices::{
     Change, Earlier, Existing, are_unshared, changes, earlier_devices,
 };
+use cgpu_kubernetes_node::owners::{Announcer, Slice};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::devices::ObservedPool;
-use crate::objects::{Node, Slice};
+use crate::objects::Node;
 
 /// Delay before a failed write is repeated.
 const RETRY_BACKOFF: Duration = Duration::from_secs(2);
@@ -113,6 +115,7 @@ pub(crate) async fn publish(
     let mut slices = published.slices();
     // When slices were written last that had been stored without shares.
     let mut unshared: Option<Instant> = None;
+    let mut announcer = Announcer::new(Program::Driver);
     loop {
         let known = slices.borrow_and_update().clone();
         let observed = pool.borrow_and_update().clone();
@@ -134,6 +137,11 @@ pub(crate) async fn publish(
             }
             if let Err(failure) = write(api, node, published, changes).await {
                 warn!("cannot write the node's ResourceSlices: {failure}");
+                delay = Some(RETRY_BACKOFF);
+            }
+            let others = observed.devices.iter().filter_map(|device| device.other_owner.clone());
+            if let Err(failure) = announcer.announce(api, node, others.collect()).await {
+                warn!("cannot publish an event on the node: {failure}");
                 delay = Some(RETRY_BACKOFF);
             }
         }

@@ -245,9 +245,10 @@ cgpu_diagnosis::causes! {
         "cgpu-dra-driver does not run on the node.",
         "Read its log (kubectl logs) and its events.";
     OtherOwner, NoGpu, Wrong, "other_owner",
-        "Another plugin or driver gives out a GPU of the node, too: no new claims get it.",
-        "Remove that plugin or driver from the node, or the label cgpu.dev/engine; if it has other \
-         GPUs, say so to the driver (--disjoint-resources).";
+        "Another plugin or driver gives out a GPU of the node, too: no new pods or claims get it.",
+        "End that plugin or driver on the node, or remove the node's label gpushare; if a plugin \
+         has other GPUs, set --disjoint-resources. The node's event GpuOtherOwner (kubectl \
+         describe node) has the settings of the charts.";
     SlicesIncomplete, NoGpu, Wrong, "slices_incomplete",
         "Slices of the node are missing or not understood: the scheduler ignores its GPUs.",
         "Wait a minute, then restart the driver's pod: it writes them anew; upgrade this program \

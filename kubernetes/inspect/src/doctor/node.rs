@@ -4,6 +4,7 @@ use cgpu_kubernetes_core::gpus::NodeGpus;
 use cgpu_kubernetes_core::names::{MEMORY, label};
 use cgpu_kubernetes_core::object::Texts;
 use cgpu_kubernetes_core::quantity;
+use cgpu_kubernetes_dra::owner::{OtherOwner, Program};
 
 use super::causes::{Cause, Findings};
 use super::facts::{Facts, ObservedNode};
@@ -40,6 +41,8 @@ pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
             report_missing_plugin(facts, name, &subject, findings)
         }
         Some(refusal) => findings.add(Cause::GpusUnreadable, &subject, refusal.message()),
+        // It does not register beside another owner of all GPUs.
+        None if gpus.gpus.iter().all(|gpu| gpu.other_owner.is_some()) => {}
         None if !has_units(observed) => {
             let found =
                 format!("{} units on {} GPUs, and none allocatable", gpus.units(), gpus.gpus.len());
@@ -66,6 +69,11 @@ pub(super) fn examine(facts: &Facts, name: &str, findings: &mut Findings) {
         let title = format!("GPU {} ({uuid})", gpu.index);
         if !gpu.healthy {
             findings.add(Cause::GpuUnhealthy, &subject, &title);
+        }
+        if let Some(owner) = &gpu.other_owner {
+            let program = Program::Plugin { hami: facts.cluster.dialects().hami };
+            let remedy = OtherOwner::named(owner).remedy(program);
+            findings.add(Cause::OtherOwner, &subject, format!("{title}: {owner}: {remedy}"));
         }
         if gpu.cordoned {
             findings.add(Cause::GpuTakenOut, &subject, &title);

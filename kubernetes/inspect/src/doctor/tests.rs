@@ -371,6 +371,35 @@ fn nodes_without_gpus_have_a_cause() {
     assert_eq!(placed.names(), ["label_ignored"]);
 }
 
+#[test]
+fn other_owner_of_a_gpu_is_the_cause() {
+    let owned = |owners: [Option<&str>; 2], units: &str| {
+        let gpus: Vec<Value> = (0..2)
+            .map(|at| json!({"uuid": format!("GPU-{at}"), "mib": 15109, "other_owner": owners[at]}))
+            .collect();
+        let gpus = json!({"unit": "GiB", "gpus": gpus}).to_string();
+        Cluster::healthy().on(|node| {
+            node["metadata"]["annotations"]["cgpu.dev/gpus"] = json!(gpus);
+            node["status"]["allocatable"]["aliyun.com/gpu-mem"] = json!(units);
+        })
+    };
+    assert_eq!(owned([None, Some("gpu.nvidia.com")], "14").names(), ["other_owner"]);
+    // The plugin offers no units then.
+    let all = owned([Some("nvidia.com/gpu"); 2], "0");
+    assert_eq!(all.names(), ["other_owner"]);
+    let text = owned([Some("nvidia.com/gpu"), None], "14")
+        .with(pod("large", 15))
+        .findings(Scope::default())
+        .text();
+    for expected in [
+        "1/2 GPUs: given out by another plugin or driver, too",
+        "found: GPU 0 (GPU-0): nvidia.com/gpu: end that plugin on this node",
+        "plugin.arguments={--disjoint-resources=nvidia.com/gpu}",
+    ] {
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
 fn put(root: &Path, path: &str, text: &str) {
     let path = root.join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();

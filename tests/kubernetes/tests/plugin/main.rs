@@ -5,6 +5,7 @@ mod health;
 mod host;
 mod monitor;
 mod node;
+mod owners;
 mod pods;
 mod refusals;
 mod registration;

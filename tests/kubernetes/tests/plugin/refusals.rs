@@ -4,7 +4,6 @@ use std::fs;
 use std::time::Duration;
 
 use cgpu_e2e::Fixture;
-use cgpu_kubernetes_tests::api_server::Key;
 use cgpu_kubernetes_tests::kubelet::Admitted;
 use serde_json::{Value, json};
 
@@ -102,39 +101,4 @@ fn node_with_prepared_claims_offers_no_units() {
     host.kubelet.offers(MEMORY, 14, 14);
     let told = plugin.kill().stderr;
     assert!(told.contains("claims are prepared on this node"), "{told}");
-}
-
-/// NVIDIA's device plugin would give whole GPUs to pods while others share them.
-#[test]
-fn node_with_gpus_of_another_device_plugin_offers_no_units() {
-    let fixture = Fixture::new("T4:15109");
-    let host = Host::new(&fixture, "T4:15109");
-    let offer = |name: &str, amount: &str| {
-        let edited = host.server.edit(&Key::node(NODE), |node| {
-            for amounts in ["capacity", "allocatable"] {
-                node["status"][amounts][name] = json!(amount);
-            }
-        });
-        assert!(edited);
-    };
-    offer("nvidia.com/gpu", "1");
-    let plugin = host.plugin(&[]);
-    fixture.eventually("the plugin reads its node", || {
-        host.server.journal().iter().any(|it| it.path.ends_with("/nodes")).then_some(())
-    });
-    // A plugin that does not wait registers within this time.
-    std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(host.kubelet.registrations(MEMORY), 0);
-    // As the kubelet leaves it when that plugin has ended.
-    offer("nvidia.com/gpu", "0");
-    host.kubelet.offers(MEMORY, 14, 14);
-    let told = plugin.kill().stderr;
-    assert!(told.contains("another device plugin offers nvidia.com/gpu"), "{told}");
-    assert!(told.contains("plugin.arguments={--disjoint-resources=nvidia.com/gpu}"), "{told}");
-    // It has other GPUs.
-    offer("nvidia.com/mig-1g.10gb", "1");
-    let known = host.kubelet.registrations(MEMORY);
-    let _plugin = host.plugin(&["--disjoint-resources=nvidia.com/mig-1g.10gb"]);
-    fixture
-        .eventually("it registers", || (host.kubelet.registrations(MEMORY) > known).then_some(()));
 }
