@@ -4,6 +4,8 @@ mod details;
 mod shares;
 mod summary;
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::accounting::{Holder, Holding, NodeAccounting};
@@ -92,6 +94,10 @@ pub struct PodView {
     pub weights: Vec<u32>,
     /// Percent of compute held on each of the node's GPUs.
     pub percent: Vec<u32>,
+    /// What holds the memory limit of each running container, by its name, as its node reports it:
+    /// `driver`, `driver_except_managed`, `partial`, `shim`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub walls: BTreeMap<String, String>,
     /// Units whose GPU is not known.
     pub pending: u64,
     /// Why the GPU is not known.
@@ -253,6 +259,7 @@ impl PodView {
             percent: (0..node.gpus.len())
                 .map(|position| holder.share(position).map_or(0, |share| share.percent))
                 .collect(),
+            walls: node.held.get(&holder.pod.uid).map(|it| it.walls.clone()).unwrap_or_default(),
             pending,
             reason,
         }

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use cgpu_client::wall::WallState;
 use serde_json::{Value, json};
 
 use crate::DRIVER;
@@ -32,6 +33,8 @@ pub struct Use {
     pub used: u64,
     /// Part of the last second that the GPU computed for them, in percent; none: not measured.
     pub share: Option<f64>,
+    /// What holds the limit; none: not known.
+    pub wall: Option<WallState>,
 }
 
 /// Uses, by name of the share.
@@ -94,7 +97,7 @@ struct Reported {
 impl Reported {
     /// Whether it differs enough from what was written.
     fn differs(&self, written: &Self) -> bool {
-        let limit = |reported: &Self| reported.known.map(|known| known.limit);
+        let limit = |reported: &Self| reported.known.map(|known| (known.limit, known.wall));
         let has_moved = match (self.measured.value(), written.measured.value()) {
             (Some(now), Some(before)) => (now - before).abs() > MIN_CHANGE,
             (now, before) => now.is_some() && before.is_none(),
@@ -198,6 +201,9 @@ fn device(pool: &str, share: &Share, reported: Reported, condition: Option<&Cond
     }
     if let Some(known) = reported.known {
         data["memoryUsedBytes"] = json!(known.used);
+        if let Some(wall) = known.wall {
+            data["wall"] = json!(wall.name());
+        }
     }
     if let Some(measured) = reported.measured.value() {
         data["measuredSharePercent"] = json!((measured * 10.0).round() / 10.0);
@@ -227,7 +233,7 @@ mod tests {
     }
 
     fn uses(share: f64) -> Uses {
-        let known = Use { limit: 1 << 30, used: 7, share: Some(share) };
+        let known = Use { limit: 1 << 30, used: 7, share: Some(share), wall: None };
         [("u1-0".to_owned(), known)].into()
     }
 
@@ -320,6 +326,23 @@ mod tests {
         grown.get_mut("u1-0").unwrap().used = 60 << 20;
         let (_, devices) = statuses.next(at(600), &claims, &grown, &NONE).unwrap();
         assert_eq!(devices[0]["data"]["memoryUsedBytes"], 60 << 20);
+    }
+
+    #[test]
+    fn what_holds_the_limit_is_written() {
+        let (claims, mut statuses) = (claims(), Statuses::new("n1", INTERVAL));
+        let held_by = |wall| {
+            let mut uses = uses(0.0);
+            uses.get_mut("u1-0").unwrap().wall = Some(wall);
+            uses
+        };
+        let shim = held_by(WallState::Shim);
+        let (_, devices) = statuses.next(at(0), &claims, &shim, &NONE).unwrap();
+        assert_eq!(devices[0]["data"]["wall"], "shim");
+        assert!(devices[1]["data"]["wall"].is_null(), "it has no container");
+        let driver = held_by(WallState::Driver);
+        let (_, devices) = statuses.next(at(300), &claims, &driver, &NONE).unwrap();
+        assert_eq!(devices[0]["data"]["wall"], "driver");
     }
 
     #[test]

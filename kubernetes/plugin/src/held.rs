@@ -2,11 +2,15 @@
 //! The node's annotation says it, so that a pod that is deleted by force keeps its room while its
 //! containers live.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cgpu_client::record;
+use cgpu_client::wall::WallState;
 use cgpu_kubernetes_core::gpus::{Held, NodeGpus};
+use cgpu_kubernetes_node::containers::Containers;
 use tokio::sync::watch;
 use tracing::warn;
 
@@ -14,6 +18,11 @@ use crate::node::ObservedNode;
 
 /// Interval at which the containers are read.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval at which the monitor is asked what holds their limits.
+const WALL_POLL_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What holds the memory limit of a container, by pod uid and container.
+type Walls = BTreeMap<(String, String), WallState>;
 
 /// Sends what containers hold whenever it changes, without end. Nothing is sent before it is known.
 pub(crate) async fn watch_containers(
@@ -22,11 +31,21 @@ pub(crate) async fn watch_containers(
     sender: watch::Sender<Option<Held>>,
 ) {
     let mut is_known = true;
+    let (mut walls, mut due) = (Arc::new(Walls::new()), Instant::now());
     loop {
         let node = observed.borrow_and_update().clone();
         if let Some(node) = node {
-            let folder = root.clone();
-            let read = tokio::task::spawn_blocking(move || read(&folder, &node)).await;
+            if Instant::now() >= due {
+                due = Instant::now() + WALL_POLL_INTERVAL;
+                let folder = root.clone();
+                let asked = tokio::task::spawn_blocking(move || read_walls(&folder)).await;
+                // Without an answer those that were read last stay.
+                if let Ok(Some(now)) = asked {
+                    walls = Arc::new(now);
+                }
+            }
+            let (folder, walls) = (root.clone(), Arc::clone(&walls));
+            let read = tokio::task::spawn_blocking(move || read(&folder, &node, &walls)).await;
             match read {
                 Ok(Ok(held)) => {
                     is_known = true;
@@ -48,11 +67,30 @@ pub(crate) async fn watch_containers(
     }
 }
 
-fn read(root: &Path, node: &NodeGpus) -> std::io::Result<Held> {
+/// Asks the monitor what holds the memory limits of the pods' containers. Of several GPUs, the
+/// weakest counts.
+fn read_walls(root: &Path) -> Option<Walls> {
+    let monitor = Containers::read(root).ok()?;
+    let mut walls = Walls::new();
+    for container in &monitor.status().containers {
+        let state = container.gpus.iter().filter_map(|gpu| Some(gpu.wall.as_ref()?.state)).max();
+        let recorded = record::containers(&container.dir);
+        for pod in recorded.into_iter().filter_map(|container| container.pod) {
+            walls.extend(state.map(|state| ((pod.uid, pod.container), state)));
+        }
+    }
+    Some(walls)
+}
+
+fn read(root: &Path, node: &NodeGpus, walls: &Walls) -> std::io::Result<Held> {
     let mut held = Held::new();
     for (container, limits) in record::pod_holdings(root)? {
-        let pod = held.entry(container.uid).or_default();
+        let uid = container.uid;
+        let pod = held.entry(uid.clone()).or_default();
         pod.pod = format!("{}/{}", container.namespace, container.pod);
+        if let Some(state) = walls.get(&(uid, container.container.clone())) {
+            pod.walls.insert(container.container, state.name().to_owned());
+        }
         for (uuid, memory) in limits.gpus {
             let uuid = uuid.to_string();
             let gpu = node.gpus.iter().find(|gpu| gpu.uuid.as_ref() == Some(&uuid));

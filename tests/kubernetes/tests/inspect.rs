@@ -185,6 +185,13 @@ fn tables_have_shares_and_weights_under_our_name() {
     let heavy = Key::pod("test", "heavy");
     let variable = json!([{"name": "ALIYUN_COM_GPU_SCHD_WEIGHT", "value": "4"}]);
     assert!(server.edit(&heavy, |pod| pod["spec"]["containers"][0]["env"] = variable));
+    // As the plugin of its node reports it.
+    let uid = server.object(&heavy).expect("the pod")["metadata"]["uid"].clone();
+    let held = json!({uid.as_str().expect("a uid"): {"pod": "test/heavy",
+        "gpus": {"0": {"mib": 3237, "percent": 0, "containers": 1}}, "walls": {"main": "driver"}}});
+    assert!(server.edit(&Key::node("sd-cluster-05"), |node| {
+        node["metadata"]["annotations"]["cgpu.dev/held"] = json!(held.to_string());
+    }));
     let link = folder.path().join("kubectl-inspect-cgpu");
     symlink(Dist::find().file(PROGRAM), &link).expect("a link");
     let run = |arguments: &[&str]| {
@@ -197,8 +204,8 @@ fn tables_have_shares_and_weights_under_our_name() {
                   sd-cluster-04  0    0/14                     0       0         0\n\
                   sd-cluster-05  0    3/14                     4       0         1\n";
     assert_eq!(run(&[]), format!("{plain}{shares}"));
-    let pods = "\nPOD    NAMESPACE  NODE           MEMORY(GPU:Units)  WEIGHT  CORES(%)\n\
-                heavy  test       sd-cluster-05  0:3                4       0\n";
+    let pods = "\nPOD    NAMESPACE  NODE           MEMORY(GPU:Units)  WEIGHT  CORES(%)  WALL\n\
+                heavy  test       sd-cluster-05  0:3                4       0         driver\n";
     assert!(run(&["-d"]).ends_with(&format!("{shares}{pods}")), "{}", run(&["-d"]));
     assert!(run(&["--help"]).contains("Usage: kubectl inspect cgpu"), "{}", run(&["--help"]));
 }

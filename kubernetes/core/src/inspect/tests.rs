@@ -214,6 +214,25 @@ fn empty_cluster_has_a_table() {
 }
 
 #[test]
+fn shares_show_what_holds_the_limits() {
+    let mut cluster = documented();
+    deploy(&mut cluster, "p", 2);
+    let mut overview = Overview::of(&cluster, None).unwrap();
+    let node = overview.nodes.iter_mut().find(|node| !node.pods.is_empty()).unwrap();
+    for (walls, column) in [
+        (&[][..], "-"),
+        (&[("a", "driver")], "driver"),
+        (&[("a", "shim"), ("b", "shim")], "shim"),
+        (&[("a", "partial"), ("b", "driver")], "a:partial,b:driver"),
+    ] {
+        let walls = walls.iter().map(|(name, state)| ((*name).to_owned(), (*state).to_owned()));
+        node.pods[0].walls = walls.collect();
+        let shown = Overview { nodes: vec![node.clone()], ..Overview::default() }.shares(true);
+        assert_eq!(shown.split_whitespace().last(), Some(column), "{shown}");
+    }
+}
+
+#[test]
 fn shares_show_weights_and_percentages() {
     let mut cluster = documented();
     deploy(&mut cluster, "plain", 2);
@@ -232,9 +251,9 @@ NODE           GPU  MEMORY(Allocated/Total)  WEIGHT  CORES(%)  SHARES
 sd-cluster-04  0    0/14                     0       0         0
 sd-cluster-05  0    5/14                     5       30        2
 
-POD    NAMESPACE  NODE           MEMORY(GPU:Units)  WEIGHT  CORES(%)
-heavy  test       sd-cluster-05  0:3                4       30
-plain  test       sd-cluster-05  0:2                1       0
+POD    NAMESPACE  NODE           MEMORY(GPU:Units)  WEIGHT  CORES(%)  WALL
+heavy  test       sd-cluster-05  0:3                4       30        -
+plain  test       sd-cluster-05  0:2                1       0         -
 "
     );
     assert_eq!(

@@ -84,6 +84,7 @@ fn of(status: &Status, shares: &[&Share], shares_of: impl Fn(&PathBuf) -> Vec<St
                 used: gpu.used.saturating_add(gpu.implicit),
                 // A container that is alone on the GPU has no turns that could be measured.
                 share: gpu.share_second.or(gpu.utilization.map(f64::from)),
+                wall: gpu.wall.as_ref().map(|wall| wall.state),
             });
             uses.extend(known.map(|known| (share.name.clone(), known)));
         }

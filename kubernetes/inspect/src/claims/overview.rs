@@ -74,6 +74,8 @@ struct ShareView {
     limit_mib: Option<u64>,
     used_mib: Option<u64>,
     measured_percent: Option<f64>,
+    /// What holds the limit: `driver`, `driver_except_managed`, `partial`, `shim`.
+    wall: Option<String>,
 }
 
 impl Overview {
@@ -122,7 +124,7 @@ impl Overview {
     /// Returns the table of [`Self::summary`], and one with a line for each share of a claim.
     pub(crate) fn details(&self) -> String {
         let mut text = "CLAIM\tNAMESPACE\tNODE\tDEVICE\tMEMORY(MiB)\tWEIGHT\tCORES(%)\t\
-                        USED/LIMIT(MiB)\tSHARE(%)\tPODS\n"
+                        USED/LIMIT(MiB)\tWALL\tSHARE(%)\tPODS\n"
             .to_owned();
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let number = |number: Option<u64>| or_dash(number.map(|number| number.to_string()));
@@ -130,7 +132,7 @@ impl Overview {
             let pods = or_dash((!claim.pods.is_empty()).then(|| claim.pods.join(",")));
             if !claim.is_allocated {
                 text += &format!("{}\t{}", claim.name, claim.namespace);
-                text += &"\t-".repeat(7);
+                text += &"\t-".repeat(8);
                 text += &format!("\t{pods}\n");
             }
             for share in &claim.shares {
@@ -139,7 +141,7 @@ impl Overview {
                     false => share.memory_mib.map_or_else(|| "all".to_owned(), |it| it.to_string()),
                 };
                 text += &format!(
-                    "{}\t{}\t{}\t{}\t{memory}\t{}\t{}\t{}/{}\t{}\t{pods}\n",
+                    "{}\t{}\t{}\t{}\t{memory}\t{}\t{}\t{}/{}\t{}\t{}\t{pods}\n",
                     claim.name,
                     claim.namespace,
                     share.node,
@@ -148,6 +150,7 @@ impl Overview {
                     number(share.cores_percent),
                     number(share.used_mib),
                     number(share.limit_mib),
+                    or_dash(share.wall.clone()),
                     or_dash(share.measured_percent.map(|it| it.to_string())),
                 );
             }
@@ -226,6 +229,7 @@ impl ShareView {
             limit_mib: mib("memoryLimitBytes"),
             used_mib: mib("memoryUsedBytes"),
             measured_percent: reported("measuredSharePercent").as_f64(),
+            wall: reported("wall").as_str().map(str::to_owned),
         }
     }
 }

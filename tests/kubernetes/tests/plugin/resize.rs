@@ -67,6 +67,28 @@ impl Host<'_> {
     }
 }
 
+/// The monitor knows it, and the node says it to `kubectl inspect cgpu`.
+#[test]
+fn what_holds_the_limits_of_containers_is_on_the_node() {
+    let fixture = Fixture::new(GPUS);
+    let host = Host::new(&fixture, GPUS);
+    let _monitor = Monitor::start(&fixture);
+    let _plugin = host.plugin(&[]);
+    host.kubelet.offers(MEMORY, 28, 28);
+    host.kubelet.offers(CORE, 200, 200);
+    let (pod, container) = host.running("p");
+    let uid = pod["metadata"]["uid"].as_str().expect("a uid");
+    fixture.eventually("what holds its limit", || {
+        let node = host.node();
+        let text = node["metadata"]["annotations"]["cgpu.dev/held"].as_str()?;
+        let held: Value = serde_json::from_str(text).expect("JSON");
+        let monitor = &fixture.smi()["containers"][0];
+        assert!(monitor["dir"].as_str().is_some_and(|dir| dir.ends_with(&container.id)));
+        let wall = &monitor["gpus"][0]["wall"]["state"];
+        (wall.is_string() && held[uid]["walls"]["main"] == *wall).then_some(())
+    });
+}
+
 #[test]
 fn running_pod_is_resized_as_its_annotation_says() {
     let fixture = Fixture::new(GPUS);
