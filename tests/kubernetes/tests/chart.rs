@@ -1,10 +1,11 @@
-//! helm with the chart on a real API server, where the environment names the programs
-//! (`docs/internals/testing.md`). No kubelet runs the pods.
+//! helm with the chart on a real API server, and on a whole cluster of a real kubelet and
+//! containerd, where the environment names the programs (`docs/internals/testing.md`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cgpu_e2e::{Child, skip};
+use cgpu_kubernetes_tests::cluster::{self, Cluster, NodeSpec, until};
 use cgpu_kubernetes_tests::plane::Plane;
 use serde_json::Value;
 
@@ -32,6 +33,7 @@ fn objects(plane: &Plane) -> Vec<String> {
     items.map(|it| format!("{} {}", it["kind"], it["metadata"]["name"])).collect()
 }
 
+/// No kubelet runs the pods.
 #[test]
 fn chart_is_installed_upgraded_and_uninstalled() {
     let test = "chart_is_installed_upgraded_and_uninstalled";
@@ -80,4 +82,163 @@ fn chart_is_installed_upgraded_and_uninstalled() {
     println!("{} objects, then {}", installed.len(), upgraded.len());
     run(&["uninstall", "cgpu"]);
     assert_eq!(objects(&plane), [""; 0]);
+}
+
+const NODE: &str = "gpu-node";
+const CONFIG: &str = "/etc/containerd/config.toml";
+const MIB: u64 = 1 << 20;
+/// A T4's allocatable memory in MiB.
+const T4: u64 = 15109;
+
+fn pod(name: &str, units: u64) -> String {
+    format!(
+        "apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: {name}}}}}
+spec:
+  schedulerName: cgpu-scheduler
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: cheyang/gpu-player:v2
+    resources: {{limits: {{aliyun.com/gpu-mem: {units}}}}}
+"
+    )
+}
+
+/// Containers of running pods: their ids, and the limit of each in units.
+struct Running(Vec<(&'static str, String, u64)>);
+
+impl Running {
+    fn start(cluster: &Cluster, pods: &[(&'static str, u64)]) -> Self {
+        let started = pods.iter().map(|(name, units)| {
+            cluster.apply_text(&pod(name, *units));
+            cluster.running(&format!("app={name}"), 1);
+            (*name, container(cluster, name), *units)
+        });
+        Self(started.collect())
+    }
+
+    /// Asserts that all are the same containers as ever, and have their limits.
+    fn assert_limited(&self, cluster: &Cluster, when: &str) {
+        for (name, id, units) in &self.0 {
+            assert_eq!(container(cluster, name), *id, "{name} {when}");
+            let limit = T4 * units / 14 * MIB;
+            let of_limit = |totals: Vec<u64>| totals.iter().filter(|it| **it == limit).count();
+            assert_eq!(of_limit(cluster.totals(name)), 1, "{name} {when}");
+            // All simulated GPUs are visible in a container; a program fills the first.
+            if gpu(cluster, name) == "0" {
+                let filled = cluster.kubectl(&["exec", name, "--", "alloc_fill", "64M"]).exits(0);
+                let filled: Value = serde_json::from_str(&filled.stdout).expect("JSON");
+                let granted = filled["granted"].as_u64().expect("bytes");
+                assert!((limit / 2..=limit).contains(&granted), "{name} {when}: {filled}");
+                println!("{when}: {name}: {} of {} MiB", granted / MIB, limit / MIB);
+            }
+        }
+    }
+}
+
+/// Returns the id of a pod's container, which runs and was never restarted.
+fn container(cluster: &Cluster, name: &str) -> String {
+    let pod = cluster.object("pod", "default", name).expect("the pod");
+    let status = &pod["status"]["containerStatuses"][0];
+    assert_eq!((&status["restartCount"], &status["ready"]), (&0.into(), &true.into()), "{pod:#}");
+    status["containerID"].as_str().expect("an id").to_owned()
+}
+
+/// Returns the index of a pod's GPU.
+fn gpu(cluster: &Cluster, name: &str) -> String {
+    let pod = cluster.object("pod", "default", name).expect("the pod");
+    let index = &pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"];
+    index.as_str().expect("a GPU").to_owned()
+}
+
+/// Returns the pod of the second scheduler that leads.
+fn leader(cluster: &Cluster) -> Option<String> {
+    let lease = cluster.object("lease", "kube-system", "cgpu-scheduler")?;
+    let holder = lease["spec"]["holderIdentity"].as_str()?;
+    Some(holder.split('_').next()?.to_owned())
+}
+
+/// The whole chart as it comes: `cgpu-node` installs on the node, pods of the second scheduler
+/// place pods. An upgrade and the removal of the chart leave running pods as they are.
+#[test]
+fn pods_run_through_installation_upgrade_and_removal_of_the_chart() {
+    let test = "pods_run_through_installation_upgrade_and_removal_of_the_chart";
+    if !cluster::is_available(test) {
+        return;
+    }
+    let Some(helm) = helm() else { return skip(test, "helm", "no helm") };
+    let gpus = "T4:15109,T4:15109";
+    let node_spec = NodeSpec { name: NODE, address: "192.168.1.214", gpus, is_claimed: false };
+    let Some(mut cluster) = Cluster::start_bare(test, &[node_spec]) else { return };
+    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kubernetes/chart");
+    let chart = chart.to_str().expect("a path");
+    let read = |cluster: &mut Cluster, file: &str| {
+        let printed = cluster.node(NODE).run("cat", &[file]);
+        (printed.code() == Some(0)).then_some(printed.stdout)
+    };
+    let before = read(&mut cluster, CONFIG).expect("containerd's configuration");
+
+    // Without any value.
+    cluster.kubectl(&["label", "node", NODE, "gpushare=true"]).exits(0);
+    cluster.helm(&helm, &["install", "cgpu", chart]).exits(0);
+    cluster.rolled_out("daemonset", "cgpu-node");
+    cluster.rolled_out("daemonset", "cgpu-device-plugin");
+    for name in ["cgpu-scheduler-extender", "cgpu-scheduler"] {
+        cluster.rolled_out("deployment", name);
+    }
+    cluster.serve_extender();
+    let configured = read(&mut cluster, CONFIG).expect("a configuration");
+    assert!(configured.contains("/usr/bin/cgpu-runtime"), "{configured}");
+    cluster.node(NODE).run("systemctl", &["is-active", "cgpu-monitor"]).exits(0);
+
+    let mut running = Running::start(&cluster, &[("first", 4), ("second", 8)]);
+    running.assert_limited(&cluster, "after the installation");
+    println!("{}", cluster.node(NODE).run("cgpu", &["smi"]).exits(0).stdout);
+    // Of the two schedulers the other takes over.
+    let first = leader(&cluster).expect("a leader");
+    cluster.kubectl(&["delete", "pod", "-n", "kube-system", &first]).exits(0);
+    let second = until("another scheduler leads", || leader(&cluster).filter(|it| *it != first));
+    println!("the scheduler {second} leads after {first}");
+    // Like those before, it is on the fullest GPU where it fits.
+    running.0.extend(Running::start(&cluster, &[("third", 1)]).0);
+    println!("{}", cluster.inspect(&["-d"]).exits(0).stdout);
+    assert_eq!(["first", "second", "third"].map(|name| gpu(&cluster, name)), ["0"; 3]);
+
+    // Other values for each part.
+    let node_pod = |cluster: &Cluster| {
+        let selector = "app.kubernetes.io/name=cgpu-node";
+        let get = ["get", "pods", "-n", "kube-system", "-l", selector, "-o", "name"];
+        cluster.kubectl(&get).exits(0).stdout
+    };
+    let old = node_pod(&cluster);
+    let values = ["--set=extender.placement=spread", "--set=node.overLimit=report"];
+    cluster.helm(&helm, &[&["upgrade", "cgpu", chart][..], &values].concat()).exits(0);
+    cluster.rolled_out("daemonset", "cgpu-node");
+    for name in ["cgpu-scheduler-extender", "cgpu-scheduler"] {
+        cluster.rolled_out("deployment", name);
+    }
+    assert_ne!(node_pod(&cluster), old);
+    cluster.serve_extender();
+    running.assert_limited(&cluster, "after the upgrade");
+    running.0.extend(Running::start(&cluster, &[("fourth", 1)]).0);
+    let settings = cluster.object("configmap", "kube-system", "cgpu-scheduler").expect("settings");
+    assert!(settings["data"]["scheduler.yaml"].to_string().contains("LeastAllocated"));
+    cluster.node(NODE).run("systemctl", &["is-active", "cgpu-monitor"]).exits(0);
+
+    cluster.helm(&helm, &["uninstall", "cgpu"]).exits(0);
+    until("the node's parts are removed", || {
+        let left = cluster.node(NODE).run("ls", &["/usr/bin/cgpu"]);
+        (left.code() != Some(0) && node_pod(&cluster).is_empty()).then_some(())
+    });
+    // The engine restarts under the hook that removes them.
+    let reason = "reason=FailedPreStopHook";
+    let events = ["get", "events", "-n", "kube-system", "--field-selector", reason, "-o", "wide"];
+    println!("{}", cluster.kubectl(&events).exits(0).stdout);
+    assert_eq!(read(&mut cluster, CONFIG), Some(before));
+    cluster.node(NODE).run("systemctl", &["is-active", "cgpu-monitor"]).exits(3);
+    running.assert_limited(&cluster, "after the removal");
+    // They end as others do.
+    cluster.kubectl(&["delete", "pods", "--all", "--timeout=100s"]).exits(0);
 }

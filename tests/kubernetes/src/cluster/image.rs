@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use cgpu_e2e::{Fixture, Outcome, furnish, needed};
+use cgpu_e2e::{Fixture, Outcome, find, furnish, install, needed};
 use serde_json::json;
 
 /// The image of each pod's sandbox.
@@ -18,10 +18,32 @@ const NAMES: [&str; 5] = [
     "docker.io/library/cgpu:0.1.0",
     "docker.io/library/cgpu-lab:1",
 ];
+const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Prints the sizes of its GPUs and stays.
 const CONTAINER_SCRIPT: &str = "#!/bin/sh\ntrap 'exit 0' TERM\nmeminfo\nsleep 100000 &\nwait\n";
 
-pub(super) fn archive(fixture: &Fixture, folder: &Path) -> std::path::PathBuf {
+/// What the image of the chart has besides, as the package does: the files that `cgpu-node`
+/// installs, and tools of its scripts.
+const PACKAGED: [&str; 6] = [
+    "cgpu",
+    "cgpu-monitor",
+    "cgpu-runtime",
+    "libcgpu.so",
+    "sim/libcuda.so.1",
+    "sim/libnvidia-ml.so.1",
+];
+const TOOLS: [&str; 23] = [
+    "awk", "chmod", "cksum", "cp", "curl", "cut", "date", "dirname", "grep", "head", "id", "ln",
+    "mkdir", "mktemp", "mv", "nsenter", "readlink", "rm", "rmdir", "sed", "sort", "tail", "tr",
+];
+
+/// Makes an archive of the images. With a program kube-scheduler, also its image and what the
+/// chart's DaemonSet `cgpu-node` needs.
+pub(super) fn archive(
+    fixture: &Fixture,
+    folder: &Path,
+    scheduler: Option<&Path>,
+) -> std::path::PathBuf {
     let rootfs = folder.join("rootfs");
     furnish(fixture, &rootfs);
     let put = |name: &str, from: &Path| {
@@ -48,11 +70,30 @@ pub(super) fn archive(fixture: &Fixture, folder: &Path) -> std::path::PathBuf {
             );
         }
     }
+    let mut names: Vec<String> = NAMES.map(str::to_owned).into();
+    if let Some(scheduler) = scheduler {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+        for entry in fs::read_dir(sources).expect("the scripts").flatten() {
+            put(&format!("opt/cgpu/deploy/{}", entry.file_name().to_string_lossy()), &entry.path());
+        }
+        for name in PACKAGED {
+            put(&format!("opt/cgpu/{name}"), &fixture.dist().file(name));
+        }
+        let tools = TOOLS.map(|name| find(name).unwrap_or_else(|| panic!("no {name}")));
+        install(&rootfs, &tools);
+        put("bin/kube-scheduler", scheduler);
+        let mut command = Command::new(scheduler);
+        command.arg("--version");
+        let printed = Outcome::of(command).exits(0).stdout;
+        let version = printed.split_whitespace().next_back().expect("a version");
+        names.push(format!("registry.k8s.io/kube-scheduler:{version}"));
+    }
     let machine = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
     let configuration = |program: &[&str], sum: &str| {
         json!({
             "architecture": machine, "os": "linux",
-            "config": {"Cmd": program, "Env": ["PATH=/bin:/usr/bin"]},
+            // The tests' shim is built for this system.
+            "config": {"Cmd": program, "Env": [PATH, "NEW_GLIBC=allow"]},
             "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{sum}")]},
         })
         .to_string()
@@ -68,7 +109,7 @@ pub(super) fn archive(fixture: &Fixture, folder: &Path) -> std::path::PathBuf {
     fs::write(folder.join("player.json"), configuration(&["player"], sum.trim())).expect("a file");
     let manifest = json!([
         {"Config": "pause.json", "RepoTags": [PAUSE], "Layers": ["layer.tar"]},
-        {"Config": "player.json", "RepoTags": NAMES, "Layers": ["layer.tar"]},
+        {"Config": "player.json", "RepoTags": names, "Layers": ["layer.tar"]},
     ]);
     fs::write(folder.join("manifest.json"), manifest.to_string()).expect("a file");
     shell(

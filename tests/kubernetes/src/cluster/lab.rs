@@ -49,7 +49,8 @@ impl Lab {
             })
             .map_err(|error| vec![format!("cannot use {}: {error}", folder.display())])?;
         can_be_overlaid(&files).map_err(|reason| vec![reason])?;
-        let cluster = Cluster::start_in(files, assets, node_specs, LIFETIME);
+        let mut cluster = Cluster::start_in(files, assets, node_specs, LIFETIME, false);
+        cluster.share();
         for image in images {
             cluster.nodes.iter().for_each(|node| node.import(image));
         }
@@ -149,7 +150,7 @@ fn forward(network: fs::File) -> io::Result<u16> {
     Ok(port)
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream) {
+pub(super) fn pass(mut from: TcpStream, mut to: TcpStream) {
     // An end that is gone ends both.
     let _ = io::copy(&mut from, &mut to);
     let _ = to.shutdown(Shutdown::Write);

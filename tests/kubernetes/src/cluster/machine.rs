@@ -35,29 +35,27 @@ impl Machine {
         let mut command = Command::new("unshare");
         command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
         let init_process = start_init(command, setup, &[folder.as_os_str()], lifetime);
-        let own = init_process.pid();
-        let children =
-            fs::read_to_string(format!("/proc/{own}/task/{own}/children")).expect("its children");
-        let first = children.split_whitespace().next().expect("a first process");
+        let first = child(&init_process.pid().to_string());
         let enter =
-            ["nsenter", "--target", first, "--net", "--mount", "--pid", "--"].map(str::to_owned);
+            ["nsenter", "--target", &first, "--net", "--mount", "--pid", "--"].map(str::to_owned);
         let folder = folder.to_owned();
         Self { init_process, enter: enter.into(), folder, daemons: Cell::new(0), lifetime }
     }
 
+    /// Returns a part with mounts and processes of its own, as a node has them.
     pub(super) fn part(&self, folder: &Path, setup: &str, arguments: &[&OsStr]) -> Self {
         let mut command = self.inside("unshare");
         command.args(["--mount", "--propagation", "private"]);
-        let number = folder.join("init.pid");
-        let setup = format!("echo $$ > \"$1/init.pid\"\n{setup}");
+        command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
         let all: Vec<&OsStr> =
             [folder.as_os_str()].into_iter().chain(arguments.iter().copied()).collect();
-        let init_process = start_init(command, &setup, &all, self.lifetime);
-        let first = fs::read_to_string(number).expect("its number");
-        let more = ["nsenter", "--target", first.trim(), "--mount", "--"].map(str::to_owned);
-        let enter = self.enter.iter().cloned().chain(more).collect();
+        let init_process = start_init(command, setup, &all, self.lifetime);
+        // nsenter, unshare, and the shell.
+        let first = child(&child(&init_process.pid().to_string()));
+        let enter =
+            ["nsenter", "--target", &first, "--net", "--mount", "--pid", "--"].map(str::to_owned);
         let (folder, lifetime) = (folder.to_owned(), self.lifetime);
-        Self { init_process, enter, folder, daemons: Cell::new(0), lifetime }
+        Self { init_process, enter: enter.into(), folder, daemons: Cell::new(0), lifetime }
     }
 
     /// Opens its network namespace.
@@ -148,6 +146,13 @@ impl Daemon {
         let _ = Outcome::of(command);
         let _ = self.child.end();
     }
+}
+
+/// Returns the only child of a process.
+fn child(process: &str) -> String {
+    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
+    let children = children.expect("its children");
+    children.split_whitespace().next().expect("a child").to_owned()
 }
 
 fn entering(enter: &[String], program: impl AsRef<OsStr>) -> Command {

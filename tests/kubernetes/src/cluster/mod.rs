@@ -8,11 +8,14 @@
 //!         pods: kubernetes/manifests/cgpu.yaml, kubernetes/examples
 //! ```
 //!
-//! Two parts of the manifests are left out. The DaemonSet `cgpu-node` needs systemd; its scripts
-//! run here directly. The second kube-scheduler's Deployment has an image that is not ours; where a
-//! test needs it, it is a process with that configuration and those rights. There is no kube-proxy:
-//! the API server listens at its service's address, and kube-schedulers reach the extender by a
-//! forwarded port.
+//! Two parts of the manifests are left out, but in [`Cluster::start_bare`]. The scripts of the
+//! DaemonSet `cgpu-node` run here directly. The second kube-scheduler is a process with that
+//! configuration and those rights, where a test needs it. There is no kube-proxy: the API server
+//! listens at its service's address, and kube-schedulers reach the extender by a forwarded port.
+//!
+//! A bare cluster is for the whole chart, which helm installs. `systemctl.sh` stands for systemd,
+//! an image of the given kube-scheduler for that of Kubernetes, and [`services`] for cluster DNS
+//! and kube-proxy.
 
 mod assets;
 mod certificates;
@@ -21,6 +24,7 @@ mod image;
 mod lab;
 mod machine;
 mod node;
+mod services;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -71,6 +75,8 @@ pub fn is_available(test: &str) -> bool {
 pub struct Cluster {
     nodes: Vec<Node>,
     forward: Option<Daemon>,
+    /// The pods behind the extender's Service, where it is served.
+    extender: Option<services::Pods>,
     plane: ControlPlane,
     machine: Machine,
     assets: Assets,
@@ -102,22 +108,48 @@ impl Cluster {
         // containers' own overlays are made from it.
         let folder =
             tempfile::Builder::new().prefix("cgpu-cluster-").tempdir().expect("a temporary folder");
-        Some(Self::start_in(folder.keep(), assets, node_specs, LIFETIME))
+        let mut cluster = Self::start_in(folder.keep(), assets, node_specs, LIFETIME, false);
+        cluster.share();
+        Some(cluster)
     }
 
-    /// As [`Cluster::start`], in this folder and for this time.
+    /// As [`Cluster::start`], without cgpu: nodes are as they were before it, and have a service
+    /// manager.
+    #[must_use]
+    pub fn start_bare(test: &str, node_specs: &[NodeSpec]) -> Option<Self> {
+        let assets = Assets::find(test)?;
+        let folder =
+            tempfile::Builder::new().prefix("cgpu-cluster-").tempdir().expect("a temporary folder");
+        Some(Self::start_in(folder.keep(), assets, node_specs, LIFETIME, true))
+    }
+
+    /// Starts control plane and nodes in this folder and for this time, and waits until the nodes
+    /// are ready.
     fn start_in(
         folder: PathBuf,
         assets: Assets,
         node_specs: &[NodeSpec],
         lifetime: Duration,
+        is_bare: bool,
     ) -> Self {
         let folder = ClusterFolder(folder);
         let addresses: Vec<&str> = node_specs.iter().map(|node_spec| node_spec.address).collect();
         let machine = Machine::new(folder.path(), &control_plane::network(&addresses), lifetime);
-        let images = image::archive(&Fixture::new(node_specs[0].gpus), folder.path());
+        let images = image::archive(
+            &Fixture::new(node_specs[0].gpus),
+            folder.path(),
+            is_bare.then_some(assets.scheduler.as_path()),
+        );
         let plane = ControlPlane::start(&machine, &assets, folder.path());
-        let mut cluster = Self { nodes: Vec::new(), forward: None, plane, machine, assets, folder };
+        let mut cluster = Self {
+            nodes: Vec::new(),
+            forward: None,
+            extender: None,
+            plane,
+            machine,
+            assets,
+            folder,
+        };
         for (index, node_spec) in node_specs.iter().enumerate() {
             let path = cluster.folder.path().join(node_spec.name);
             let node = Node::start(
@@ -128,6 +160,7 @@ impl Cluster {
                 &path,
                 &images,
                 index,
+                is_bare,
             );
             cluster.nodes.push(node);
         }
@@ -141,17 +174,69 @@ impl Cluster {
                     .then_some(())
                     .filter(|()| node["spec"]["taints"].is_null())
             });
-            let engine = if node_spec.is_claimed { "dra" } else { "extender" };
-            let engine = format!("cgpu.dev/engine={engine}");
-            cluster.kubectl(&["label", "node", node_spec.name, "gpushare=true", &engine]).exits(0);
-        }
-        if node_specs.iter().all(|node_spec| node_spec.is_claimed) {
-            cluster.install_driver();
-        } else {
-            cluster.install("GiB");
-            cluster.forward();
         }
         cluster
+    }
+
+    /// Labels the nodes, applies our manifests, and waits until they offer their GPUs.
+    fn share(&mut self) {
+        let node_specs: Vec<NodeSpec> = self.nodes.iter().map(|node| node.node_spec).collect();
+        for node_spec in &node_specs {
+            let engine = if node_spec.is_claimed { "dra" } else { "extender" };
+            let engine = format!("cgpu.dev/engine={engine}");
+            self.kubectl(&["label", "node", node_spec.name, "gpushare=true", &engine]).exits(0);
+        }
+        if node_specs.iter().all(|node_spec| node_spec.is_claimed) {
+            self.install_driver();
+        } else {
+            self.install("GiB");
+            self.forward();
+        }
+    }
+
+    /// Runs helm as the cluster's administrator.
+    #[must_use]
+    pub fn helm(&self, helm: &Path, arguments: &[&str]) -> Outcome {
+        let mut command = self.machine.inside(helm);
+        command.env("HOME", self.folder.path()).args(arguments);
+        command.arg("--kubeconfig").arg(&self.plane.administrator);
+        command.args(["--namespace", "kube-system"]);
+        Outcome::of(command)
+    }
+
+    /// Waits until a workload of kube-system has all its pods.
+    pub fn rolled_out(&self, kind: &str, name: &str) {
+        let object = format!("{kind}/{name}");
+        let words = ["rollout", "status", &object, "-n", "kube-system", "--timeout=110s"];
+        let rolled = self.kubectl(&words);
+        assert!(rolled.code() == Some(0), "{rolled:?}\n{}", self.diagnostics());
+    }
+
+    /// Serves the extender's Service to pods. Without kube-proxy, the address is one of the
+    /// machine's.
+    pub fn serve_extender(&mut self) {
+        const NAME: &str = "cgpu-scheduler-extender";
+        if self.extender.is_none() {
+            let service = self.object("service", "kube-system", NAME).expect("the Service");
+            let address = service["spec"]["clusterIP"].as_str().expect("an address");
+            let host = format!("{address}/32");
+            self.machine.run("ip", &["address", "add", &host, "dev", "br0"]).exits(0);
+            let port = service["spec"]["ports"][0]["port"].as_u64().expect("a port");
+            let address = format!("{address}:{port}").parse().expect("an address");
+            let pods = services::Pods::default();
+            let name = format!("{NAME}.kube-system.svc");
+            services::serve(self.machine.network(), &name, address, pods.clone());
+            self.extender = Some(pods);
+        }
+        let selector = format!("app.kubernetes.io/name={NAME}");
+        let printed = self
+            .kubectl(&["get", "pods", "-n", "kube-system", "-l", &selector, "-o", "json"])
+            .exits(0);
+        let list: Value = serde_json::from_str(&printed.stdout).expect("JSON");
+        let pods = list["items"].as_array().into_iter().flatten();
+        let pods = pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        let addresses = pods.filter_map(|pod| pod["status"]["podIP"].as_str()?.parse().ok());
+        self.extender.as_ref().expect("a Service").set(addresses.collect());
     }
 
     /// Applies our manifests for claims. Simulated GPUs have no CDI devices of a vendor.
@@ -183,16 +268,7 @@ impl Cluster {
         for (kind, name) in
             [("daemonset", "cgpu-device-plugin"), ("deployment", "cgpu-scheduler-extender")]
         {
-            let rolled = self.kubectl(&[
-                "rollout",
-                "status",
-                kind,
-                name,
-                "-n",
-                "kube-system",
-                "--timeout=110s",
-            ]);
-            assert!(rolled.code() == Some(0), "{rolled:?}\n{}", self.diagnostics());
+            self.rolled_out(kind, name);
         }
     }
 

@@ -79,6 +79,7 @@ impl Node {
         folder: &Path,
         images: &Path,
         index: usize,
+        is_bare: bool,
     ) -> Self {
         fs::create_dir_all(folder).expect("a folder");
         let identity = format!("{GROUP}{}-{}", std::process::id(), node_spec.name);
@@ -110,23 +111,63 @@ impl Node {
             arguments,
         };
         node.furnish(index);
-        node.start_containerd();
+        if is_bare {
+            node.furnish_services(folder);
+            node.run("systemctl", &["start", "containerd"]).exits(0);
+            node.wait_for_containerd();
+        } else {
+            node.install();
+            node.start_containerd();
+            node.start_monitor();
+        }
         node.import(images);
-        node.start_monitor();
         node.start_kubelet();
         node
     }
 
-    /// Does what an administrator would: installs, configures the engine, and declares the GPUs.
-    fn furnish(&self, index: usize) {
+    /// Does what an administrator would: installs, and configures the engine.
+    fn install(&self) {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let dist = Dist::find();
         let path = |path: PathBuf| path.to_string_lossy().into_owned();
         let install = path(sources.join("deploy/install.sh"));
         let built = path(dist.folder().to_owned());
+        // All nodes share the network namespace.
+        let monitor = format!("metrics = \"{}:9445\"\n", self.node_spec.address);
+        self.write("/etc/cgpu/monitor.toml", &monitor);
         // The tests' shim is built for this system.
         let words = ["NEW_GLIBC=allow", "sh", &install, "--no-start", &built];
         self.machine.run("env", &words).exits(0);
+        if !self.node_spec.is_claimed {
+            self.machine.run("/usr/bin/cgpu", &["setup", "containerd", "--default"]).exits(0);
+        }
+    }
+
+    /// Gives it a service manager, of which containerd is a service. The monitor will be one, with
+    /// the simulated GPUs.
+    fn furnish_services(&self, folder: &Path) {
+        let (place, path) = self.containerd_command();
+        let containerd = format!("#!/bin/sh\nexec env {path} {place}\n");
+        let monitor = format!(
+            "[Service]\nRuntimeDirectory=cgpu/gpus\n{}",
+            self.monitor_variables().map(|it| format!("Environment={it}\n")).concat()
+        );
+        for (file, text) in [
+            ("/usr/bin/systemctl", include_str!("systemctl.sh")),
+            ("/etc/cgpu-tests/containerd", &containerd),
+            ("/etc/cgpu-tests/group", &self.group),
+            ("/etc/cgpu-tests/logs", &folder.to_string_lossy()),
+            ("/etc/systemd/system/cgpu-monitor.service.d/sim.conf", &monitor),
+        ] {
+            self.write(file, text);
+        }
+        let made = ["755", "/usr/bin/systemctl", "/etc/cgpu-tests/containerd"];
+        self.machine.run("chmod", &made).exits(0);
+        self.machine.run("mkdir", &["-p", "/run/systemd/system"]).exits(0);
+    }
+
+    /// Configures network and engine, and declares the GPUs.
+    fn furnish(&self, index: usize) {
         let cni = include_str!("cni.sh");
         let network = r#"{"cniVersion":"1.0.0","name":"test","plugins":[{"type":"test"}]}"#;
         let containerd = format!(
@@ -136,8 +177,6 @@ impl Node {
              [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n  runtime_type = 'io.containerd.runc.v2'\n"
         );
         let runtime = format!("sim = {:?}\n", self.node_spec.gpus);
-        // All nodes share the network namespace.
-        let monitor = format!("metrics = \"{}:9445\"\n", self.node_spec.address);
         for (file, text) in [
             ("/opt/cni/bin/test", cni),
             ("/opt/cni/bin/loopback", cni),
@@ -145,14 +184,10 @@ impl Node {
             ("/run/subnet", &format!("192.168.{}", 2 + index)),
             ("/etc/containerd/config.toml", &containerd),
             ("/etc/cgpu/runtime.toml", &runtime),
-            ("/etc/cgpu/monitor.toml", &monitor),
         ] {
             self.write(file, text);
         }
         self.machine.run("chmod", &["755", "/opt/cni/bin/test", "/opt/cni/bin/loopback"]).exits(0);
-        if !self.node_spec.is_claimed {
-            self.machine.run("/usr/bin/cgpu", &["setup", "containerd", "--default"]).exits(0);
-        }
     }
 
     /// Writes a file as the node sees it.
@@ -184,27 +219,24 @@ impl Node {
         self.ctr(&["images", "import", &archive.to_string_lossy()]).exits(0);
     }
 
+    /// Returns containerd, and the PATH by which it finds its programs.
+    fn containerd_command(&self) -> (String, String) {
+        let folder = self.assets.containerd.parent().unwrap_or(Path::new("/"));
+        let path = std::env::var("PATH").unwrap_or_default();
+        let path = format!("PATH={}:{path}:/usr/sbin:/sbin", folder.display());
+        (self.assets.containerd.to_string_lossy().into_owned(), path)
+    }
+
+    fn wait_for_containerd(&self) {
+        until("containerd answers", || (self.ctr(&["version"]).code() == Some(0)).then_some(()));
+    }
+
     /// Starts containerd and waits until it answers.
     pub fn start_containerd(&mut self) {
-        // It finds its programs by PATH.
-        let folder = self
-            .assets
-            .containerd
-            .parent()
-            .unwrap_or(Path::new("/"))
-            .to_string_lossy()
-            .into_owned();
-        let path = std::env::var("PATH").unwrap_or_default();
-        let arguments = [
-            format!("PATH={folder}:{path}:/usr/sbin:/sbin"),
-            self.assets.containerd.to_string_lossy().into_owned(),
-        ];
-        let mut daemon = self.machine.start("containerd", Path::new("env"), &arguments);
-        until("containerd answers", || {
-            assert!(daemon.runs(), "containerd has ended");
-            (self.ctr(&["version"]).code() == Some(0)).then_some(())
-        });
+        let (containerd, path) = self.containerd_command();
+        let daemon = self.machine.start("containerd", Path::new("env"), &[path, containerd]);
         self.containerd = Some(daemon);
+        self.wait_for_containerd();
     }
 
     /// Starts the kubelet.
@@ -212,17 +244,20 @@ impl Node {
         self.kubelet = Some(self.machine.start("kubelet", &self.assets.kubelet, &self.arguments));
     }
 
-    /// Starts the monitor on the node's simulated GPUs.
-    pub fn start_monitor(&mut self) {
+    fn monitor_variables(&self) -> [String; 3] {
         let gpus = self.node_spec.gpus;
-        let state = format!("/run/cgpu/gpus/{}", gpus.replace('/', "+"));
-        self.machine.run("mkdir", &["-p", "/run/cgpu/gpus"]).exits(0);
-        let arguments = [
+        [
             "LD_LIBRARY_PATH=/usr/lib/cgpu/sim".to_owned(),
             format!("CGPU_SIM_GPUS={gpus}"),
-            format!("CGPU_SIM_STATE={state}"),
-            "/usr/bin/cgpu-monitor".to_owned(),
-        ];
+            format!("CGPU_SIM_STATE=/run/cgpu/gpus/{}", gpus.replace('/', "+")),
+        ]
+    }
+
+    /// Starts the monitor on the node's simulated GPUs.
+    pub fn start_monitor(&mut self) {
+        self.machine.run("mkdir", &["-p", "/run/cgpu/gpus"]).exits(0);
+        let mut arguments: Vec<String> = self.monitor_variables().into();
+        arguments.push("/usr/bin/cgpu-monitor".to_owned());
         self.monitor = Some(self.machine.start("cgpu-monitor", Path::new("env"), &arguments));
     }
 
