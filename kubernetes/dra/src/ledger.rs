@@ -381,8 +381,9 @@ mod tests {
         assert_eq!(
             ledger.begin(&b, &owned, &[]).unwrap_err().to_string(),
             "claim test/c is refused: gpu-0 is given out by the device plugin of nvidia.com/gpu, \
-             too; end that plugin on this node; if it has other GPUs, start cgpu-dra-driver with \
-             --disjoint-resources=nvidia.com/gpu"
+             too; end that plugin on this node (GPU Operator: label the node \
+             nvidia.com/gpu.deploy.device-plugin=false, or set devicePlugin.enabled=false); if it \
+             has other GPUs, set dra.arguments={--disjoint-resources=nvidia.com/gpu} in cgpu's chart"
         );
         let mut admin = result("gpu-0", "1Gi", 1);
         admin["adminAccess"] = true.into();

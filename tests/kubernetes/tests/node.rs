@@ -184,6 +184,32 @@ fn node_is_set_up_and_removed() {
     );
 }
 
+/// The engine kills what it executes when it restarts, and the kubelet runs the hook again.
+#[test]
+fn removal_that_the_engine_interrupts_is_finished_by_the_next() {
+    let node = Node::new();
+    let before = node.files();
+    node.script(
+        "enter",
+        "case $* in *is-active*) exit 3 ;; sh*) echo /usr/bin/runc ;;
+*restart*) while [ ! -e \"$PLACE/restarted\" ]; do sleep 0.1; done ;; esac\n",
+    );
+    node.put("restarted", "");
+    node.stay();
+    fs::remove_file(node.at("restarted")).expect("a file");
+    node.answers("{}\n404", "");
+    let leaves = Child::start(node.command("leave"));
+    let restarts = || node.requested("enter").matches("restart containerd").count();
+    until_holds("the engine restarts", || restarts() == 2);
+    leaves.signal(9);
+    let _ = leaves.finish();
+    node.put("restarted", "");
+    assert!(node.at("host/usr/bin/cgpu").exists());
+    assert!(node.leave().contains("uninstalled"));
+    assert_eq!(restarts(), 2);
+    assert_eq!(node.files(), before);
+}
+
 /// The service allows connections from this host only, unless the chart says otherwise.
 #[test]
 fn address_of_the_metrics_is_written_and_removed() {

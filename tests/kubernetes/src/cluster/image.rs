@@ -73,7 +73,8 @@ pub(super) fn archive(
     let mut names: Vec<String> = NAMES.map(str::to_owned).into();
     if let Some(scheduler) = scheduler {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
-        for entry in fs::read_dir(sources).expect("the scripts").flatten() {
+        let entries = fs::read_dir(sources).expect("the scripts").flatten();
+        for entry in entries.filter(|entry| entry.path().is_file()) {
             put(&format!("opt/cgpu/deploy/{}", entry.file_name().to_string_lossy()), &entry.path());
         }
         for name in PACKAGED {
