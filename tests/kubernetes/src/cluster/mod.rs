@@ -152,16 +152,17 @@ impl Cluster {
         };
         for (index, node_spec) in node_specs.iter().enumerate() {
             let path = cluster.folder.path().join(node_spec.name);
-            let node = Node::start(
+            let mut node = Node::start(
                 &cluster.machine,
                 &cluster.assets,
                 &cluster.plane,
                 *node_spec,
                 &path,
-                &images,
                 index,
                 is_bare,
             );
+            node.import(&images);
+            node.start_kubelet();
             cluster.nodes.push(node);
         }
         for node_spec in node_specs {

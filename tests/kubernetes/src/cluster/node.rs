@@ -71,13 +71,13 @@ rm -rf /run/systemd/system /run/containerd
 "#;
 
 impl Node {
+    /// Starts the node without its kubelet.
     pub(super) fn start(
         machine: &Machine,
         assets: &Assets,
         plane: &ControlPlane,
         node_spec: NodeSpec,
         folder: &Path,
-        images: &Path,
         index: usize,
         is_bare: bool,
     ) -> Self {
@@ -120,8 +120,6 @@ impl Node {
             node.start_containerd();
             node.start_monitor();
         }
-        node.import(images);
-        node.start_kubelet();
         node
     }
 
