@@ -47,8 +47,8 @@ pub(super) struct Audit {
     pub(super) charged: Nanos,
     /// What it had reported at the last audit.
     reported: Nanos,
-    /// Time since then for which it was not metered.
-    unmetered: Nanos,
+    /// Time since then for which it was not metered, or not charged.
+    pub(super) unmetered: Nanos,
     /// Time of its turns for which others were charged by their reports.
     pub(super) excluded: Nanos,
     /// What NVML has measured since then, in thousandths of nanoseconds.

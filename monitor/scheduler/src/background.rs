@@ -98,34 +98,31 @@ impl Gpu {
                     let modest = tenant.cost_alone(self.switch_cost()) <= limit * MAX_COST / 1000;
                     let unsure = self.is_unsure(now, tenant);
                     let sparse = tenant.gap >= self.tuning.background_gap && modest && !unsure;
-                    let reported = tenant.account.reported;
                     let why = if sparse {
                         Some(Why::Sparse(None))
                     } else {
-                        (!unsure && self.gains_by_sharing(now, at, limit)).then(|| {
+                        (!unsure && self.gains_by_sharing(now, at)).then(|| {
                             Why::HostBound(SharedTurns::new(
                                 now,
                                 self.tuning.shared_turns_period,
-                                reported,
+                                tenant.account.reported,
                             ))
                         })
                     };
-                    self.queue[at].background =
-                        why.map(|why| self.grant_background(now, why, limit, reported));
+                    self.queue[at].background = why.map(|why| self.grant_background(now, at, why));
                 }
                 None => {}
             }
         }
     }
 
-    fn grant_background(
-        &mut self,
-        now: Nanos,
-        why: Why,
-        limit: u64,
-        reported: Nanos,
-    ) -> Background {
-        let limit = if let Why::HostBound(_) = why { shared_turns::limit(limit) } else { limit };
+    fn grant_background(&mut self, now: Nanos, at: usize, why: Why) -> Background {
+        let tenant = &self.queue[at];
+        let reported = tenant.account.reported;
+        let limit = match why {
+            Why::Sparse(_) => self.limit(now, tenant),
+            Why::HostBound(_) => shared_turns::limit(self.share_of(now, tenant)),
+        };
         let granted = part(self.tuning.background_period.0, limit, 1000).max(self.tuning.min_grant);
         let word = self.word(now, YOURS);
         Background { word, granted, given: now, since: now, start: reported, seen: reported, why }
@@ -148,7 +145,7 @@ impl Gpu {
         self.beside.add(now, used);
         let start = self.turn.as_ref().map_or(now, |turn| turn.start);
         self.exclude(used.min(now - from.max(start)));
-        let (tenant, limit) = (&self.queue[at], self.limit(now, &self.queue[at]));
+        let tenant = &self.queue[at];
         let spent = tenant.took(background.word) && tenant.waiting;
         let early = now < background.given + self.tuning.background_period;
         let over = now >= background.since + self.tuning.background_period;
@@ -175,12 +172,7 @@ impl Gpu {
         let mut next = Background { seen, why, ..background };
         if used_up || (over && half) {
             let Background { since, start, .. } = background;
-            next = Background {
-                since,
-                start,
-                seen,
-                ..self.grant_background(now, why, limit, reported)
-            };
+            next = Background { since, start, seen, ..self.grant_background(now, at, why) };
         }
         if over {
             (next.since, next.start) = (now, reported);
@@ -206,7 +198,7 @@ impl Gpu {
         let before = before.unwrap_or(Period { saturates: false, ..period });
         let costly = u64::midpoint(before.cost, period.cost) > limit;
         if costly || (before.saturates && period.saturates) {
-            if self.gains_by_sharing(now, at, limit) {
+            if self.gains_by_sharing(now, at) {
                 let length = Nanos(self.tuning.shared_turns_period.0 / 8);
                 return Outcome::Stays(Why::HostBound(SharedTurns::new(now, length, reported)));
             }
@@ -222,14 +214,19 @@ impl Gpu {
         Outcome::Stays(Why::Sparse(Some(period)))
     }
 
-    /// Returns what a background tenant may cost, in thousandths of the GPU: its share among the
-    /// busy containers, and under the soft policy a tenth more.
-    pub(super) fn limit(&self, now: Nanos, tenant: &Tenant) -> u64 {
+    /// Returns what a background tenant may cost, in thousandths of the GPU: its share, and under
+    /// the soft policy a tenth more.
+    fn limit(&self, now: Nanos, tenant: &Tenant) -> u64 {
+        let share = self.share_of(now, tenant);
+        if self.rule == Policy::Soft { (share * 11 / 10).min(1000) } else { share }
+    }
+
+    /// Returns a container's share among the busy ones, in thousandths.
+    pub(super) fn share_of(&self, now: Nanos, tenant: &Tenant) -> u64 {
         let busy =
             self.queue.iter().filter(|one| self.is_member(one) && one.is_active(now, &self.tuning));
         let whole = busy.map(|one| self.rule.weight(&one.entitlement)).sum::<u64>();
-        let share = 1000 * self.rule.weight(&tenant.entitlement) / whole.max(1);
-        (if self.rule == Policy::Soft { share * 11 / 10 } else { share }).min(1000)
+        (1000 * self.rule.weight(&tenant.entitlement) / whole.max(1)).min(1000)
     }
 
     /// Returns the number of background tenants, not counting this place in the queue.

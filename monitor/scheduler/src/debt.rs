@@ -43,7 +43,7 @@ mod tests {
     use crate::policy::Policy;
     use crate::report::TenantReport;
     use crate::step::{Gate, TenantId, WAIT};
-    use crate::turns::Cause;
+    use crate::turns::{Cause, Phase, Turn};
 
     const MS: i64 = 1_000_000;
 
@@ -78,6 +78,51 @@ mod tests {
     fn only_a_queue_from_before_the_first_turn_is_debt() {
         assert_eq!(overrun(true), (0, ms(5)));
         assert_eq!(overrun(false), (-5 * MS, Nanos::ZERO), "launched in its turn");
+    }
+
+    /// The GPU gives its slices to contexts.
+    #[test]
+    fn container_beside_another_ones_turn_pays_by_its_processes_with_work() {
+        for (beside, holder, paid_ms) in [(1, 1, 6), (1, 3, 3), (3, 1, 9), (1, 0, 6), (2, 4, 4)] {
+            let mut gpu = busy(Policy::Preemptive, &[1, 1]);
+            give_turn(&mut gpu, 1, ms(12));
+            let working =
+                |slot| TenantReport { inflight: 1, ends: (NOW + ms(20)).0, ..report(slot) };
+            for (tenant, count) in gpu.queue.iter_mut().zip([beside, holder]) {
+                let reports: Vec<_> = (0..count).map(working).chain([report(9)]).collect();
+                see(tenant, NOW, &reports);
+            }
+            (gpu.sharing, gpu.queue[0].overrun) = (Sharing::Contended, true);
+            gpu.share_overruns(NOW, NOW + ms(12));
+            let excluded = gpu.turn.unwrap().excluded;
+            let case = format!("{beside} beside {holder}");
+            assert_eq!(
+                (gpu.queue[0].balance, excluded),
+                (-paid_ms * MS, ms(paid_ms.unsigned_abs())),
+                "{case}"
+            );
+        }
+    }
+
+    #[test]
+    fn work_beside_a_vacant_turn_is_charged_only_where_idle_shares_stay_idle() {
+        for (policy, charged) in [
+            (Policy::Preemptive, Nanos::ZERO),
+            (Policy::Weighted { conserving: false }, ms(6)),
+            (Policy::Fixed { slots: 2 }, ms(6)),
+        ] {
+            let mut gpu = busy(policy, &[1, 1]);
+            give_turn(&mut gpu, 1, ms(12));
+            let turn = gpu.turn.take().unwrap();
+            gpu.turn = Some(Turn { phase: Phase::Vacant { since: NOW }, ..turn });
+            (gpu.sharing, gpu.queue[0].overrun) = (Sharing::Contended, true);
+            gpu.queue[0].left = ms(20);
+            gpu.share_overruns(NOW, NOW + ms(12));
+            assert_eq!(gpu.queue[0].account.charged, charged, "{policy:?}");
+            let excluded = gpu.turn.unwrap().excluded;
+            let left = if charged == Nanos::ZERO { ms(8) } else { ms(14) };
+            assert_eq!((gpu.queue[0].left, excluded), (left, Nanos::ZERO), "{policy:?}");
+        }
     }
 
     #[test]

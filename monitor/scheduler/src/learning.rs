@@ -49,7 +49,10 @@ impl Tenant {
         if finding == Finding::Distrusted
             || held < tuning.silence_tolerance
             || closed.excluded > Nanos::ZERO
+            || matches!(closed.cause, Cause::Calm | Cause::Missed)
         {
+            // In a missed turn it was stopped, or had no CPU. Where the GPU is no longer contended,
+            // the gate opened within the turn.
             return;
         }
         let missing = held - reported;
@@ -171,7 +174,10 @@ mod tests {
     #[test]
     fn unmeasurable_turn_is_not_learned_from() {
         let beside = Closed { excluded: ms(1), ..closed(6000, true) };
+        let ended = |cause| Closed { cause, ..closed(6000, true) };
         for (name, closed, reported_us, finding) in [
+            ("the gate opened within it", ended(Cause::Calm), 20, Finding::Under),
+            ("missed", ended(Cause::Missed), 0, Finding::Under),
             ("distrusted", closed(6000, true), 5_900, Finding::Distrusted),
             ("shorter than 1 ms", closed(999, true), 990, Finding::Fits),
             ("with work beside it", beside, 4_990, Finding::Fits),

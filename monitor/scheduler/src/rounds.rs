@@ -84,12 +84,14 @@ impl Gpu {
         refill::quantum(self.rule.weight(&tenant.entitlement), &busy, base, self.tuning.max_round)
     }
 
-    /// Begins so many rounds. `holder` wants the GPU though it does not wait.
+    /// Begins so many rounds. `holder` wants the GPU though it does not wait; so does a container
+    /// that waits until its work beside others' turns has ended.
     pub(super) fn refill(&mut self, now: Nanos, rounds: u64, holder: Option<TenantId>) {
         for at in 0..self.queue.len() {
             let tenant = &self.queue[at];
             let mut candidate = self.candidate(now, tenant);
-            candidate.wants |= Some(tenant.id) == holder;
+            let is_held_up = tenant.overrun && tenant.waiting && self.is_member(tenant);
+            candidate.wants |= Some(tenant.id) == holder || is_held_up;
             let tenant = &mut self.queue[at];
             tenant.balance = candidate.after(rounds);
             tenant.debt = tenant.debt - candidate.repaid(rounds);
@@ -304,6 +306,19 @@ mod tests {
         let balances: Vec<i64> = gpu.queue.iter().map(|tenant| tenant.balance).collect();
         assert_eq!(balances, [17 * MS, 17 * MS, 6 * MS]);
         assert!(gpu.queue.iter().all(|tenant| tenant.quantum == ms(6)));
+    }
+
+    /// Each newcomer held up its neighbour, whose queue ran on, and kept the rounds of that time.
+    #[test]
+    fn container_that_waits_for_its_own_overrun_keeps_the_credit_of_rounds() {
+        for (waiting, balance) in [(true, 65 * MS), (false, 6 * MS)] {
+            let mut gpu = busy(FAIR, &[1, 1]);
+            give_turn(&mut gpu, 0, ms(6));
+            let tenant = &mut gpu.queue[1];
+            (tenant.overrun, tenant.waiting, tenant.balance) = (true, waiting, 5 * MS);
+            gpu.refill(NOW, 10, Some(TenantId(0)));
+            assert_eq!(gpu.queue[1].balance, balance, "it waits: {waiting}");
+        }
     }
 
     #[test]

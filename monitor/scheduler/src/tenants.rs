@@ -301,6 +301,13 @@ impl Tenant {
         self.processes.iter().all(|process| process.ends == Nanos::ZERO)
     }
 
+    /// Returns how many of its processes have work in flight by their own reports, and at least
+    /// one.
+    pub(super) fn contexts(&self, now: Nanos) -> u64 {
+        let busy = self.processes.iter().filter(|process| process.ends > now);
+        (busy.count() as u64).max(1)
+    }
+
     pub(super) fn last(&self) -> Nanos {
         self.processes.iter().map(|process| process.last).max().unwrap_or_default()
     }

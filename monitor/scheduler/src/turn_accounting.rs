@@ -3,30 +3,46 @@
 use cgpu_shm::units::Nanos;
 
 use super::gpu::Gpu;
-use super::refill::signed;
+use super::refill::{part, signed};
 use super::step::{Sharing, TenantId, WAIT};
 use super::tenants::Tenant;
 use super::turns::{Finding, Phase, Use};
 
 impl Gpu {
     /// Charges the time since the last step to the containers whose work runs beside others' turns:
-    /// to each its part.
+    /// to each its part. The GPU gives its slices to contexts, so a container has as many parts as
+    /// it has processes with work. While a turn is vacant the GPU is theirs, and costs no container
+    /// anything, unless idle shares stay idle.
     pub(super) fn share_overruns(&mut self, from: Nanos, to: Nanos) {
-        let runners = self.queue.iter().filter(|tenant| tenant.overrun).count() as u64;
+        let overruns = self.queue.iter().filter(|tenant| tenant.overrun);
+        let runners: u64 = overruns.map(|tenant| tenant.contexts(to)).sum();
         if runners == 0 || self.sharing != Sharing::Contended {
             return;
         }
         let from = self.turn.as_ref().map_or(from, |turn| from.max(turn.start));
-        let part = Nanos((to - from).0 / (runners + u64::from(self.turn.is_some())));
-        self.exclude(Nanos(part.0 * runners));
-        self.beside.add(to, Nanos(part.0 * runners));
+        let is_vacant =
+            self.turn.as_ref().is_some_and(|turn| matches!(turn.phase, Phase::Vacant { .. }));
+        let is_free = is_vacant && self.rule.has_background();
+        let holder = self.turn.as_ref().filter(|_| !is_free);
+        let holder = holder.and_then(|turn| self.find(turn.holder));
+        let (time, all) = ((to - from).0, runners + holder.map_or(0, |one| one.contexts(to)));
+        let beside = part(time, runners, all);
+        if !is_vacant {
+            self.exclude(beside);
+        }
+        self.beside.add(to, beside);
         for tenant in self.queue.iter_mut().filter(|tenant| tenant.overrun) {
+            let part = part(time, tenant.contexts(to), all);
+            tenant.left = tenant.left - part;
+            if is_free {
+                tenant.audit.unmetered = tenant.audit.unmetered + part;
+                continue;
+            }
             if tenant.queued {
                 tenant.charge_debt(part, self.tuning.max_debt);
             } else {
                 tenant.balance = tenant.balance.saturating_sub(signed(part));
             }
-            tenant.left = tenant.left - part;
             tenant.account.charge(part);
             self.charged = self.charged + part;
         }

@@ -132,3 +132,46 @@ fn high_priority_turn_has_no_background_tenants() {
     println!("{:.3} of alone", beside / alone);
     assert!(beside <= 1.10 * alone, "{:.3}", beside / alone);
 }
+
+/// It never waits for its work, so its queue fills while the other one's slice runs.
+#[test]
+fn host_bound_program_does_as_much_as_by_native_slicing() {
+    for policy in [FAIR, Policy::Soft] {
+        for host_us in [26, 33, 44] {
+            let eager = [Load::host_bound(20, host_us)];
+            let tenants: [(u32, &[Load]); 2] = [(1, &eager), (1, SATURATING)];
+            let (turns, native) = (ran(policy, &tenants), ran(Policy::Native, &tenants));
+            let kept = |at: usize| turns[at] as f64 / native[at] as f64;
+            println!("{policy:?}, 20 of {host_us} us: {:.3}, neighbour {:.3}", kept(0), kept(1));
+            assert!(kept(0) >= 0.98 && kept(1) >= 0.98, "{policy:?} {host_us}: {turns:?}");
+        }
+    }
+}
+
+/// Inference beside training: requests of several processes, each of which rests between them.
+#[test]
+fn requests_of_several_processes_take_no_longer_than_by_native_slicing() {
+    const SERVERS: &[Load] = &[Load::bursts(60, 32, 20_000); 4];
+    for count in [2, 4] {
+        let run = |policy| {
+            let mut harness = Harness::new(policy, &[(1, &SERVERS[..count]), (1, SATURATING)]);
+            harness.containers[1].processes[0].bounded = true;
+            harness.run_for(SECOND);
+            let servers = |harness: &mut Harness| -> Vec<u64> {
+                let processes = &mut harness.containers[0].processes;
+                processes.iter_mut().flat_map(|one| std::mem::take(&mut one.bursts)).collect()
+            };
+            servers(&mut harness);
+            let parts = harness.run_and_measure(TIME).map_parts(TIME);
+            let times = servers(&mut harness);
+            (times.iter().sum::<u64>() as f64 / times.len() as f64 / MS as f64, parts)
+        };
+        for policy in [FAIR, Policy::Soft] {
+            let ((mean, parts), (native, sliced)) = (run(policy), run(Policy::Native));
+            println!(
+                "{policy:?}, {count}: {mean:.2} ms {parts:.1?}, native {native:.2} {sliced:.1?}"
+            );
+            assert!(mean <= native, "{policy:?}, {count}: {mean:.2} ms, {native:.2}");
+        }
+    }
+}

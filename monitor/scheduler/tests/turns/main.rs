@@ -14,6 +14,7 @@ mod hidden;
 mod policies;
 mod priority;
 mod process;
+mod stopped;
 
 use cgpu_scheduler::Sharing;
 use cgpu_scheduler::TenantId;
@@ -219,7 +220,7 @@ fn several_processes_are_one_container() {
         Load::bursts(60, 10, 300),
     ];
     for (name, group, bound) in
-        [("two", &two[..], 2.0), ("four", &four[..], 2.5), ("mixed", &mixed[..], 5.0)]
+        [("two", &two[..], 2.0), ("four", &four[..], 3.0), ("mixed", &mixed[..], 5.0)]
     {
         let mut harness = Harness::new(WEIGHTED, &[(1, group), (2, &two)]);
         harness.run_for(SECOND);

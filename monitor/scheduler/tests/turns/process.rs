@@ -31,17 +31,31 @@ pub(crate) struct Load {
     /// Launches between two waits for the GPU; 0: never waits.
     pub(crate) burst: u64,
     pub(crate) gap: u64,
+    /// The host's own work for each launch.
+    pub(crate) host: u64,
     pub(crate) from: u64,
     pub(crate) to: u64,
 }
 
 impl Load {
     pub(crate) const fn saturating(kernel_us: u64) -> Self {
-        Self { kernel: (kernel_us * US, kernel_us * US), burst: 0, gap: 0, from: 0, to: u64::MAX }
+        Self {
+            kernel: (kernel_us * US, kernel_us * US),
+            burst: 0,
+            gap: 0,
+            host: 3 * US,
+            from: 0,
+            to: u64::MAX,
+        }
     }
 
     pub(crate) const fn bursts(kernel_us: u64, burst: u64, gap_us: u64) -> Self {
         Self { burst, gap: gap_us * US, ..Self::saturating(kernel_us) }
+    }
+
+    /// Never waits, and its host takes so long for each launch.
+    pub(crate) const fn host_bound(kernel_us: u64, host_us: u64) -> Self {
+        Self { host: host_us * US, ..Self::saturating(kernel_us) }
     }
 
     pub(crate) const fn during(self, from: u64, to: u64) -> Self {
@@ -475,7 +489,7 @@ impl Process {
             self.in_burst = 0;
             Thread::Synchronises
         } else {
-            Thread::Launches(now + launches * 3 * US)
+            Thread::Launches(now + launches * self.load.host)
         };
     }
 
