@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use cgpu_e2e::{Child, Dist, mounted, skip};
+use cgpu_e2e::{Child, Dist, boot, mounted, skip, systemd_obstacle};
 use cgpu_packages::files::Sources;
 use cgpu_packages::scripts::LAYOUT;
 use cgpu_packages::{Made, Release};
@@ -194,4 +194,59 @@ fn debian_package_is_installed_upgraded_and_removed() {
 #[test]
 fn rpm_package_is_installed_upgraded_and_removed() {
     is_managed("systems::rpm_package_is_installed_upgraded_and_removed", &RPM);
+}
+
+/// The same under systemd, which is the host's own.
+const WITH_SYSTEMD: &str = r#"
+exec 3>/cgpu/said >/cgpu/errors 2>&1
+tell() { echo "$*" >&3; }
+until_is() { # what, and a command that ends well when it is so
+    tries=1200 what=$1; shift
+    until "$@"; do
+        tries=$((tries - 1))
+        [ $tries -gt 0 ] || { tell "never: $what"; systemctl status cgpu-monitor --no-pager; exit 1; }
+        sleep 0.05
+    done
+}
+main() { systemctl show --property=MainPID --value cgpu-monitor; }
+another_than() { [ "$(main)" != "$1" ] && [ "$(main)" != 0 ] && cgpu get version; }
+state() { echo "$(systemctl is-active cgpu-monitor || :) $(systemctl is-enabled cgpu-monitor || :)"; }
+dpkg --install /cgpu/packages/former.deb
+until_is "a monitor" cgpu get version
+tell "installed: $(state)"
+before=$(main)
+dpkg --install /cgpu/packages/new.deb
+until_is "the successor" another_than "$before"
+tell "upgraded: $(state), restarts $(systemctl show --property=NRestarts --value cgpu-monitor)"
+dpkg --remove cgpu
+tell "removed: $(state)"
+dpkg --install /cgpu/packages/new.deb
+until_is "a monitor" cgpu get version
+tell "installed again: $(state)"
+systemctl disable --now cgpu-monitor
+dpkg --install /cgpu/packages/new.deb
+tell "upgraded while disabled: $(state)"
+dpkg --purge cgpu
+tell "purged: $(state)"
+"#;
+
+#[test]
+fn debian_package_starts_and_upgrades_the_service() {
+    let test = "systems::debian_package_starts_and_upgrades_the_service";
+    let has_dpkg = Command::new("dpkg").arg("--version").output().is_ok();
+    if let Some(reason) = systemd_obstacle().or((!has_dpkg).then_some("dpkg is not installed")) {
+        return skip(test, "systemd", reason);
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    packages(folder.path(), &DPKG);
+    let (lines, errors) = boot(WITH_SYSTEMD, &[(&folder.path().join("packages"), "packages")]);
+    let expected = [
+        "installed: active enabled",
+        "upgraded: active enabled, restarts 0",
+        "removed: inactive",
+        "installed again: active enabled",
+        "upgraded while disabled: inactive disabled",
+        "purged: inactive",
+    ];
+    assert_eq!(lines, expected, "{errors}");
 }

@@ -18,6 +18,7 @@ mod mounts;
 mod podman;
 mod random;
 mod skip;
+mod systemd;
 mod terminal;
 
 pub use cgpu_test_groups::ControlGroups;
@@ -35,6 +36,7 @@ pub use mounts::{contained, mounted};
 pub use podman::Podman;
 pub use random::Random;
 pub use skip::{python, skip};
+pub use systemd::{boot, systemd_obstacle};
 pub use terminal::Terminal;
 
 /// A mebibyte, in bytes.

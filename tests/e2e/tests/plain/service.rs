@@ -1,38 +1,9 @@
 //! The service under a real systemd: the host's own files below a temporary overlay, booted in
 //! systemd-nspawn.
 
-use std::fs;
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
 
-use cgpu_e2e::{Child, Dist, skip};
-
-/// Returns why this machine cannot boot systemd, or None if it can.
-fn lacking() -> Option<&'static str> {
-    let is_there = |program: &str| Command::new(program).arg("--version").output().is_ok();
-    // SAFETY: no obligations; geteuid cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
-        Some("only root can start a container of systemd's")
-    } else if !is_there("systemd-nspawn") || !Path::new("/lib/systemd/systemd").exists() {
-        Some("systemd-nspawn is not installed")
-    } else {
-        None
-    }
-}
-
-/// The unit that is booted. Its service does what an administrator would and prints the results,
-/// line by line.
-const UNIT: &str = "\
-[Unit]
-DefaultDependencies=no
-Wants=basic.target
-After=basic.target
-[Service]
-Type=oneshot
-ExecStart=/bin/sh -e /cgpu/administrator
-ExecStopPost=/bin/systemctl exit
-";
+use cgpu_e2e::{Dist, boot, skip, systemd_obstacle};
 
 const ADMINISTRATOR: &str = r#"
 exec >/cgpu/said 2>/cgpu/errors
@@ -122,44 +93,20 @@ ls -d /usr/bin/cgpu* /usr/lib/cgpu /lib/systemd/system/cgpu* /etc/cgpu /var/lib/
 
 #[test]
 fn the_service_runs_under_a_real_systemd() {
-    if let Some(reason) = lacking() {
+    if let Some(reason) = systemd_obstacle() {
         skip("service", "systemd", reason);
         return;
     }
-    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
-    let place = |name: &str| folder.path().join(name);
-    for name in ["upper", "work", "root", "cgpu", "cgpu/deploy", "cgpu/docs", "cgpu/dist"] {
-        fs::create_dir(place(name)).expect("a folder");
-    }
-    fs::write(place("cgpu/administrator"), ADMINISTRATOR).expect("a file");
-    fs::write(place("administrator.service"), UNIT).expect("a file");
     let sources =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the sources");
-    let bind = |what: &Path, at: &str| format!("--bind-ro={}:{at}", what.display());
-    let shown = folder.path().display();
-    // The mounts end with the namespace, also if the test is killed.
-    let layers = format!(
-        "mount -t overlay overlay -o lowerdir=/,upperdir={shown}/upper,workdir={shown}/work {shown}/root"
+    let (deploy, docs) = (sources.join("deploy"), sources.join("docs"));
+    let (said, errors) = boot(
+        ADMINISTRATOR,
+        &[(&deploy, "deploy"), (&docs, "docs"), (Dist::find().folder(), "dist")],
     );
-    let mut boot = Command::new("unshare");
-    boot.args(["--mount", "sh", "-ec"])
-        .arg(format!("{layers}; exec systemd-nspawn \"$@\""))
-        .arg("sh");
-    boot.args(["--quiet", "--register=no", "--keep-unit", "--bind=/dev/fuse", "-b"]);
-    boot.arg(format!("--machine=cgpu-{}", std::process::id()))
-        .arg(format!("--directory={shown}/root"));
-    boot.arg(format!("--bind={}:/cgpu", place("cgpu").display()));
-    boot.arg(bind(&sources.join("deploy"), "/cgpu/deploy"))
-        .arg(bind(&sources.join("docs"), "/cgpu/docs"));
-    boot.arg(bind(Dist::find().folder(), "/cgpu/dist"));
-    boot.arg(bind(&place("administrator.service"), "/etc/systemd/system/administrator.service"));
-    boot.arg("systemd.unit=administrator.service");
-    let outcome = Child::start_for(boot, Duration::from_secs(280)).finish();
-    let read = |name: &str| fs::read_to_string(place("cgpu").join(name)).unwrap_or_default();
     assert_eq!(
-        read("said")
-            .lines()
-            .map(str::trim_end)
+        said.iter()
+            .map(String::as_str)
             .filter(|line| !line.starts_with("monitor "))
             .collect::<Vec<_>>(),
         [
@@ -179,7 +126,6 @@ fn the_service_runs_under_a_real_systemd() {
             "stopped: no tree",
             "uninstalled: nothing",
         ],
-        "{}\n{outcome:?}",
-        read("errors")
+        "{errors}"
     );
 }
