@@ -299,6 +299,32 @@ fn container_that_had_memory_before_its_registration_is_partial() {
     client.end();
 }
 
+/// The ledger is full, and each process loads code, which the shim learns of later.
+#[test]
+fn late_code_of_many_processes_is_granted() {
+    const LIMIT: u64 = 5000;
+    const PROCESSES: u64 = 10;
+    const CODE: u64 = 128;
+    Fixture::each("code", |fixture| {
+        let monitor = fixture.monitor_with("");
+        let folder = fixture.folder(ID);
+        let mut clients: Vec<Client> = (0..PROCESSES).map(|_| fixture.client(&folder)).collect();
+        let dir = fixture.container(ID, LIMIT, clients[0].pid());
+        fixture.register(&monitor, &dir, clients[0].pid());
+        for client in &mut clients {
+            assert_eq!(client.command("context"), "done");
+            let own = LIMIT / PROCESSES - CONTEXT;
+            assert_eq!(client.command(&format!("take {own}")), "done");
+        }
+        // Two margins of 512, and a quarter of each other process.
+        let quarters = (PROCESSES - 1) * (LIMIT / PROCESSES / 4);
+        eventually("all margins", || fixture.hard(&folder) >= Some(LIMIT + 512 + quarters));
+        for client in &mut clients {
+            assert_eq!(client.command(&format!("take {CODE}")), "done", "{:?}", fixture.wall);
+        }
+    });
+}
+
 /// The limit rises with each context, and one process takes what the others leave.
 #[test]
 fn margins_of_processes_that_have_ended_are_bounded() {
@@ -491,6 +517,33 @@ fn limit_is_removed_at_the_end_of_its_container() {
         eventually("no limit", || fixture.hard(&folder).is_none() && fixture.recorded() == 0);
         assert!(monitor.client().release(Path::new("/no/such"), None).is_err());
     });
+}
+
+/// A container that `cgpu-runtime` does not delete: its group goes soon after its first process. The
+/// back end keeps the limits of groups that are gone.
+#[test]
+fn limit_is_removed_as_soon_as_the_first_process_has_ended() {
+    const ROUNDS: usize = 10;
+    let Some(fixture) = Fixture::new("soon", Wall::Misc) else { return };
+    let monitor = fixture.monitor();
+    let is_removed = |number: usize| {
+        let id = format!("{number:064}");
+        let folder = fixture.folder(&id);
+        let mut client = fixture.client(&folder);
+        let dir = fixture.container(&id, 1000, client.pid());
+        fixture.register(&monitor, &dir, client.pid());
+        assert_eq!(fixture.hard(&folder), Some(1000));
+        client.end();
+        // The monitor looks at its containers every 100 ms.
+        sleep(Duration::from_millis(20));
+        let hard = fixture.hard(&folder);
+        ControlGroups::remove(&folder);
+        fs::remove_dir_all(&dir).unwrap();
+        hard.is_none()
+    };
+    // A busy machine may take longer in most.
+    let removed = (0..ROUNDS).filter(|number| is_removed(*number)).count();
+    assert!(removed > ROUNDS / 4, "{removed} of {ROUNDS}");
 }
 
 #[test]
