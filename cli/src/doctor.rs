@@ -4,7 +4,7 @@
 //! It examines what it can reach: in a container its environment, the preloaded files and the
 //! container's own files; on the host the monitor and its status; for a program what the loader
 //! would do with it; for a process what it has loaded, according to the kernel. It changes nothing
-//! and opens no driver. `causes` is the table of what it can find.
+//! and opens no driver. `cgpu_host_diagnosis::causes` is the table of what it can find.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -19,7 +19,6 @@ use clap::{Args, Subcommand};
 use crate::root::{self, Root};
 use crate::{Failure, output};
 
-mod causes;
 mod container;
 mod elf;
 mod host;
@@ -32,8 +31,8 @@ mod program;
 mod tests;
 mod view;
 
-pub(crate) use causes::Cause;
-use causes::{Findings, Question};
+pub(crate) use cgpu_host_diagnosis::causes::Cause;
+use cgpu_host_diagnosis::causes::{Findings, Question};
 use view::View;
 
 const CODES: &str = "\

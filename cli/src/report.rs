@@ -21,37 +21,14 @@ use cgpu_shm::reason::counted;
 use cgpu_shm::slots::State;
 use cgpu_shm::snapshot::{Reader, Snapshot};
 use cgpu_shm::units::SlotIndex;
-use cgpu_shm::uuid::Uuid;
-use cgpu_sim::{GpuSpec, Model};
 use rustix::fs::OFlags;
-use serde::Serialize;
+
+pub(crate) use cgpu_host_diagnosis::report::{NATIVE, Report, View, name_simulated, simulated};
 
 use crate::{own, root};
 
-/// Policy 5: memory limits only.
-pub(crate) const NATIVE: u32 = 5;
-
 /// Larger than any text file of a container.
 const MAX_FILE_SIZE: u64 = 64 << 10;
-
-/// A status and where it comes from.
-#[derive(Serialize)]
-pub(crate) struct Report {
-    /// Whether a monitor answers. Without one there are no policies and shares, and only GPUs in
-    /// use.
-    pub monitor: bool,
-    pub view: View,
-    #[serde(flatten)]
-    pub status: Status,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum View {
-    Host,
-    /// One container, from its own files.
-    Container,
-}
 
 /// Where reports come from; it can be read repeatedly.
 pub(crate) enum Source {
@@ -74,19 +51,6 @@ impl Source {
         };
         name_simulated(&mut report.status);
         Ok(report)
-    }
-}
-
-/// Returns the model of a simulated GPU, whose UUID is made from that; none: it is not simulated.
-pub(crate) fn simulated(uuid: &str) -> Option<&'static Model> {
-    let Uuid(bytes) = uuid.parse().ok()?;
-    GpuSpec::model_of(bytes)
-}
-
-/// Names simulated GPUs where NVML does not.
-pub(crate) fn name_simulated(status: &mut Status) {
-    for gpu in status.gpus.iter_mut().filter(|gpu| gpu.name.is_empty()) {
-        gpu.name = simulated(&gpu.uuid).map(|model| model.name.to_owned()).unwrap_or_default();
     }
 }
 

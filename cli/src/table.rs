@@ -8,6 +8,7 @@ use cgpu_client::board::Board;
 use cgpu_client::message::{
     ContainerStatus, GpuStatus, ProcessGpu, ProcessStatus, ShareStatus, Sharing, Status,
 };
+pub(crate) use cgpu_host_diagnosis::mib;
 use cgpu_text::printable;
 
 use crate::columns::{left, right, width, wrap};
@@ -246,11 +247,6 @@ pub(crate) fn warnings(status: &Status) -> Vec<String> {
     lines.extend(watched::walls(status));
     lines.extend(watched::lines(status));
     lines
-}
-
-/// Formats bytes as MiB, rounded up, so that only 0 bytes show as 0.
-pub(crate) fn mib(bytes: u64) -> String {
-    bytes.div_ceil(1 << 20).to_string()
 }
 
 /// Formats bytes for a column of 7. No GPU has so much as a TiB.

@@ -1,7 +1,8 @@
 //! Findings and actions of the monitor's device watcher, as lines below the table of `cgpu smi`.
 
-use cgpu_client::message::{Cause, Ended, Finding, Shim, Signal, Status};
+use cgpu_client::message::{Cause, Ended, Finding, Shim, Status};
 use cgpu_client::wall::WallState;
+use cgpu_host_diagnosis::status::{limit, signal};
 use cgpu_text::printable;
 
 use crate::report;
@@ -96,21 +97,6 @@ fn about(finding: &Finding, status: &Status) -> Option<String> {
     })
 }
 
-/// Returns the container's limit on the finding's GPU, in MiB.
-pub(crate) fn limit(finding: &Finding, status: &Status) -> String {
-    let container =
-        status.containers.iter().find(|one| Some(&one.id) == finding.container.as_ref());
-    let share = container.and_then(|one| one.gpus.iter().find(|share| share.gpu == finding.gpu));
-    share.map_or_else(|| "?".to_owned(), |share| mib(share.limit))
-}
-
-pub(crate) const fn signal(signal: Signal) -> &'static str {
-    match signal {
-        Signal::Term => "SIGTERM",
-        Signal::Kill => "SIGKILL",
-    }
-}
-
 fn ended(ended: &Ended) -> String {
     let (Ended { pid, cause, .. }, signal) = (ended, signal(ended.signal));
     let (comm, id, ago) =
@@ -125,7 +111,7 @@ fn ended(ended: &Ended) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cgpu_client::message::{ContainerStatus, GpuStatus, ShareStatus};
+    use cgpu_client::message::{ContainerStatus, GpuStatus, ShareStatus, Signal};
 
     fn finding(pid: u32, cause: Cause, container: Option<&str>) -> Finding {
         Finding {

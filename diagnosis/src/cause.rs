@@ -52,16 +52,17 @@ pub trait Cause: Copy + Eq + 'static {
     fn entry(self) -> &'static Entry<Self::Question>;
 }
 
-/// Makes the enum `Cause` of a table: variant, question, severity, name, message, remedy.
+/// Makes the enum `Cause` of a table, after its visibility: variant, question, severity, name,
+/// message, remedy.
 #[macro_export]
 macro_rules! causes {
-    ($(
+    ($visibility:vis enum Cause: $(
         $variant:ident, $question:ident, $severity:ident, $name:literal,
         $message:literal, $remedy:literal;
     )*) => {
         /// What can be wrong.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(crate) enum Cause {
+        $visibility enum Cause {
             $(#[doc = $message] $variant,)*
         }
 

@@ -7,18 +7,16 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cgpu_client::message::{ContainerStatus, ShareStatus};
 use cgpu_shm::file::{Error, Fault};
 use cgpu_shm::grant_snapshot::GrantReader;
 use cgpu_shm::paths;
 use cgpu_shm::preamble::InvalidPreamble;
-use cgpu_shm::reason::{Kind as ReasonKind, Reason};
 use cgpu_shm::snapshot::{Reader, Snapshot};
 
-use super::causes::{Cause, Findings};
 use super::view::View;
 use crate::report::{self, NATIVE};
-use crate::table::mib;
+use cgpu_host_diagnosis::causes::{Cause, Findings};
+use cgpu_host_diagnosis::status;
 
 /// Timeout for a heartbeat. There are ten a second, and gates open after 1 s without one; a busy
 /// machine may be late.
@@ -137,8 +135,8 @@ pub(crate) fn check_region(folder: &Path, subject: &str, findings: &mut Findings
         findings.add(Cause::NotStarted, subject, "no process has claimed a slot");
     }
     if let Some(container) = report::container(folder, &mut Vec::new()) {
-        check_memory(&container, subject, findings);
-        check_counters(&sums(&snapshot), &container, subject, findings);
+        status::check_memory(&container, subject, findings);
+        status::check_counters(&sums(&snapshot), &container, subject, findings);
     }
     true
 }
@@ -159,118 +157,6 @@ fn sums(snapshot: &Snapshot) -> BTreeMap<String, u64> {
         }
     }
     sums
-}
-
-/// Compares memory in use with the limits.
-pub(crate) fn check_memory(container: &ContainerStatus, subject: &str, findings: &mut Findings) {
-    for share in &container.gpus {
-        let used = use_of(share);
-        if share.limit > 0 && used > share.limit {
-            findings.add(Cause::UseOverLimit, subject, describe(share));
-        }
-        if share.draining > 0 {
-            findings.add(
-                Cause::Draining,
-                subject,
-                format!("GPU {}: {} MiB", share.gpu, mib(share.draining)),
-            );
-        }
-        if share.orphan > 0 {
-            findings.add(
-                Cause::Orphans,
-                subject,
-                format!("GPU {}: {} MiB", share.gpu, mib(share.orphan)),
-            );
-        }
-    }
-}
-
-fn use_of(share: &ShareStatus) -> u64 {
-    share.used.saturating_add(share.implicit).saturating_add(share.orphan)
-}
-
-fn describe(share: &ShareStatus) -> String {
-    let limit = if share.limit == 0 {
-        "no limit".to_owned()
-    } else {
-        format!("a limit of {} MiB", mib(share.limit))
-    };
-    let (used, implicit) = (mib(use_of(share)), mib(share.implicit));
-    format!(
-        "GPU {}: {used} MiB in use now, of which {implicit} by contexts and modules; {limit}",
-        share.gpu
-    )
-}
-
-/// Translates the counters of the container's processes into causes.
-pub(crate) fn check_counters(
-    sums: &BTreeMap<String, u64>,
-    container: &ContainerStatus,
-    subject: &str,
-    findings: &mut Findings,
-) {
-    check_driver(container, subject, findings);
-    let mut by_cause: Vec<(Cause, Vec<String>, Option<u64>)> = Vec::new();
-    for (name, count) in sums {
-        let Some(reason) = Reason::named(name) else { continue };
-        let Some(cause) = cause(reason) else { continue };
-        let line = format!("{count} times {name}: {}", reason.message());
-        let ago_ms = container.counted_ago_ms.get(name).copied();
-        match by_cause.iter_mut().find(|(other, ..)| *other == cause) {
-            Some((_, lines, last)) => {
-                lines.push(line);
-                *last = last.zip(ago_ms).map(|(last, ago)| last.min(ago));
-            }
-            None => by_cause.push((cause, vec![line], ago_ms)),
-        }
-    }
-    for (cause, mut lines, ago_ms) in by_cause {
-        if matches!(cause, Cause::OverLimit | Cause::GpuFull) {
-            lines.extend(container.gpus.iter().map(describe));
-        }
-        if cause == Cause::GpuClock {
-            let reanchored = sums.get(Reason::ClockReanchored.name());
-            let message = Reason::ClockReanchored.message();
-            lines.extend(reanchored.map(|count| format!("{count} times: {message}")));
-        }
-        // An accounting that was rewritten stays wrong.
-        let ago = ago_ms.filter(|_| cause != Cause::Tampered).map(Duration::from_millis);
-        findings.add_event(cause, subject, lines.join(" "), ago);
-    }
-}
-
-/// Lists what programs can reach of the driver past the shim.
-fn check_driver(container: &ContainerStatus, subject: &str, findings: &mut Findings) {
-    let list = |counts: &BTreeMap<String, u64>| {
-        counts
-            .iter()
-            .map(|(name, count)| format!("{name} ({count})"))
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
-    for (cause, counts) in [
-        (Cause::ExportTables, &container.export_tables),
-        (Cause::UnknownFunction, &container.unknown_functions),
-    ] {
-        if !counts.is_empty() {
-            findings.add(cause, subject, list(counts));
-        }
-    }
-}
-
-fn cause(reason: Reason) -> Option<Cause> {
-    match reason {
-        Reason::OverLimit | Reason::ContextOverLimit | Reason::CodeOverLimit => {
-            Some(Cause::OverLimit)
-        }
-        Reason::ManagedRefused => Some(Cause::ManagedMemory),
-        Reason::DriverRefused => Some(Cause::GpuFull),
-        Reason::LockHeld => Some(Cause::StoppedProcess),
-        Reason::Tampered => Some(Cause::Tampered),
-        Reason::StaleMonitor => Some(Cause::LetThrough),
-        Reason::LengthClamped => Some(Cause::GpuClock),
-        other => (other.kind() == ReasonKind::Refusal).then_some(Cause::Unsupported),
-    }
 }
 
 /// Checks that the monitor's heartbeat changes, and the policies in the grant.

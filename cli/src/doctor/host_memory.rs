@@ -5,7 +5,7 @@ use std::path::Path;
 use cgpu_diagnosis::Cause as _;
 use cgpu_shm::host_memory::{Exposure, exposures};
 
-use super::causes::{Cause, Findings};
+use cgpu_host_diagnosis::causes::{Cause, Findings};
 
 /// Checks the host whose file system has this root.
 pub(super) fn check(root: &Path, findings: &mut Findings) {

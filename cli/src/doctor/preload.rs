@@ -3,10 +3,10 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::causes::{Cause, Findings};
 use super::elf::{self, Elf};
 use super::program::Program;
 use super::view::View;
+use cgpu_host_diagnosis::causes::{Cause, Findings};
 
 /// The file with libraries to preload into every program.
 const FILE: &str = "/etc/ld.so.preload";

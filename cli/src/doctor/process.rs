@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use cgpu_text::printable;
 
-use super::causes::{Cause, Findings};
 use super::view::View;
 use super::{container, examine_loading};
+use cgpu_host_diagnosis::causes::{Cause, Findings};
 
 /// Entry of the auxiliary vector: whether the program was started with more rights than its user's.
 const AT_SECURE: u64 = 23;

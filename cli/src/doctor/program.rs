@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use super::causes::{Cause, Findings};
 use super::elf::{Elf, Kind};
 use super::preload::{self, By};
 use super::view::View;
+use cgpu_host_diagnosis::causes::{Cause, Findings};
 
 /// Depth to which the kernel follows scripts whose interpreters are scripts.
 const MAX_SCRIPT_DEPTH: usize = 4;

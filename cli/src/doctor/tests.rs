@@ -17,11 +17,11 @@ use cgpu_shm::grant::GrantWriter;
 use cgpu_shm::layout::LAYOUT_VERSION;
 use tempfile::TempDir;
 
-use super::causes::{Cause, Findings, Question};
 use super::elf::tests::made;
 use super::view::View;
 use super::{container, examine_program, host, host_memory, preload};
 use crate::region;
+use cgpu_host_diagnosis::causes::{Cause, Findings, Question};
 
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";

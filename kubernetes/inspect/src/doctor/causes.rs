@@ -16,6 +16,8 @@ pub(crate) enum Question {
 pub(crate) type Findings = cgpu_diagnosis::Findings<Cause>;
 
 cgpu_diagnosis::causes! {
+    pub(crate) enum Cause:
+
     // The pod is pending.
     NotUnderstood, Pending, Wrong, "not_understood",
         "The pod's request is invalid, so no node can take it.",

@@ -1,10 +1,11 @@
 //! The table of causes: what can be wrong, and what to do about it. `docs/troubleshooting.md` is
-//! generated from it. The checks beside this file add them to the findings. Causes of a cluster are
+//! generated from it. [`status`](crate::status) and the checks of
+//! `cli/src/doctor` add them to the findings. Causes of a cluster are
 //! in `kubernetes/inspect/src/doctor/causes.rs`.
 
 /// A user's question; its help is the heading of its causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub(crate) enum Question {
+pub enum Question {
     /// Why is the shim not active?
     Shim,
     /// Why is compute not limited?
@@ -13,9 +14,12 @@ pub(crate) enum Question {
     Memory,
 }
 
-pub(crate) type Findings = cgpu_diagnosis::Findings<Cause>;
+/// Causes that were found.
+pub type Findings = cgpu_diagnosis::Findings<Cause>;
 
 cgpu_diagnosis::causes! {
+    pub enum Cause:
+
     // The program, and what the loader does with it.
     StaticProgram, Shim, Wrong, "static_program",
         "The program is statically linked: it has no loader to preload libcgpu.so.",
@@ -223,13 +227,14 @@ mod tests {
 
     #[test]
     fn page_lists_every_cause() {
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/troubleshooting.md");
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/troubleshooting.md");
         fixture::check_page::<Cause>(page, "causes");
     }
 
     #[test]
     fn every_cause_is_planted_by_a_test() {
+        let tests = include_str!("../../../cli/src/doctor/tests.rs");
         let end_to_end = include_str!("../../../tests/e2e/tests/plain/doctor.rs");
-        fixture::check_planted::<Cause>(&[include_str!("tests.rs"), end_to_end].concat());
+        fixture::check_planted::<Cause>(&[tests, end_to_end].concat());
     }
 }
