@@ -52,6 +52,7 @@ docs/which-sharing.md /usr/share/doc/cgpu/which-sharing.md 0644
 docs/glossary.md /usr/share/doc/cgpu/glossary.md 0644
 docs/pictures/top.svg /usr/share/doc/cgpu/pictures/top.svg 0644
 docs/pictures/smi.svg /usr/share/doc/cgpu/pictures/smi.svg 0644
+docs/pictures/page.png /usr/share/doc/cgpu/pictures/page.png 0644
 docs/pictures/turns.svg /usr/share/doc/cgpu/pictures/turns.svg 0644
 docs/pictures/buckets.svg /usr/share/doc/cgpu/pictures/buckets.svg 0644
 docs/pictures/native.svg /usr/share/doc/cgpu/pictures/native.svg 0644

@@ -9,6 +9,7 @@
 //! time_scale = 1.0            # of a simulated GPU: 10 is ten times slower than real time
 //! metrics = "127.0.0.1:9445"  # the metrics endpoint; "off": none
 //! metrics_hami = false        # HAMi's names as well
+//! page = "loopback"           # who gets the web page: "loopback", "network" or "off"
 //! default_memsize = 0         # bytes for containers that come without a limit; 0: none
 //! allow_overcommit = false    # limits may add up to more than the GPU has
 //! end_unshimmed = false       # end containers' processes that use a GPU without the shim
@@ -45,7 +46,7 @@ use cgpu_shm::uuid::Uuid;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::metrics::Endpoint;
+use crate::metrics::{Endpoint, PageAccess};
 use crate::settings::{GpuSettings, bounds};
 use crate::watcher::{Action, OverLimit, Rules};
 
@@ -83,6 +84,7 @@ struct Contents {
     wall_margin_mib: Option<Spanned<i64>>,
     metrics: Option<Spanned<String>>,
     metrics_hami: bool,
+    page: Option<Spanned<String>>,
     gpu: BTreeMap<Spanned<String>, GpuContents>,
 }
 
@@ -133,7 +135,9 @@ impl Source<'_> {
     }
 
     /// Parses the address of the metrics endpoint, the loopback address by default.
-    fn endpoint(&self, text: Option<&Spanned<String>>, hami: bool) -> Result<Option<Endpoint>> {
+    fn endpoint(&self, contents: &Contents) -> Result<Option<Endpoint>> {
+        let page = self.page(contents.page.as_ref())?;
+        let text = contents.metrics.as_ref();
         let value = text.map_or(DEFAULT_METRICS, |text| text.get_ref());
         if value == "off" {
             return Ok(None);
@@ -145,7 +149,21 @@ impl Source<'_> {
             );
             self.wrong(text.map(Spanned::span), &what)
         })?;
-        Ok(Some(Endpoint { listen, hami }))
+        Ok(Some(Endpoint { listen, hami: contents.metrics_hami, page }))
+    }
+
+    fn page(&self, text: Option<&Spanned<String>>) -> Result<PageAccess> {
+        let Some(text) = text else { return Ok(PageAccess::default()) };
+        Ok(match text.get_ref().as_str() {
+            "off" => PageAccess::Off,
+            "loopback" => PageAccess::Loopback,
+            "network" => PageAccess::Network,
+            other => {
+                let what =
+                    format!("page: expected \"loopback\", \"network\" or \"off\", found {other:?}");
+                return Err(self.wrong(Some(text.span()), &what));
+            }
+        })
     }
 
     fn gpu(&self, text: &GpuContents) -> Result<GpuStart> {
@@ -315,7 +333,7 @@ impl Config {
             tree: if tree == Path::new(NONE) { None } else { Some(std::path::absolute(tree)?) },
             root,
             nvml: contents.nvml.clone().unwrap_or_else(|| "libnvidia-ml.so.1".into()),
-            metrics: file.endpoint(contents.metrics.as_ref(), contents.metrics_hami)?,
+            metrics: file.endpoint(&contents)?,
             start: Self::start(&file, &contents)?,
             source,
         })
@@ -439,6 +457,15 @@ mod tests {
         assert_eq!(load("root = '/x'\ntree = 'none'").unwrap().tree, None);
         assert_eq!(config.metrics.unwrap().listen.to_string(), DEFAULT_METRICS);
         assert_eq!(load("root = '/x'\nmetrics = 'off'").unwrap().metrics, None);
+        for (line, page) in [
+            ("", PageAccess::Loopback),
+            ("page = 'loopback'", PageAccess::Loopback),
+            ("page = 'network'", PageAccess::Network),
+            ("page = 'off'", PageAccess::Off),
+        ] {
+            let config = load(&format!("root = '/x'\n{line}")).unwrap();
+            assert_eq!(config.metrics.unwrap().page, page, "{line}");
+        }
         let contents =
             load("root = '/x'\nmetrics = '[::1]:1'\nmetrics_hami = true").unwrap().metrics.unwrap();
         assert!(contents.hami && contents.listen.port() == 1);
@@ -536,6 +563,11 @@ mod tests {
                 "line 2: metrics: expected \"off\" or an address and port",
             ),
             ("root = '/x'\nallow_overcommit = 1", "line 2: invalid type: integer"),
+            (
+                "root = '/x'\npage = 'on'",
+                "line 2: page: expected \"loopback\", \"network\" or \"off\", found \"on\"",
+            ),
+            ("root = '/x'\nmetrics = 'off'\npage = ''", "line 3: page: expected"),
         ] {
             let error = format!("{:#}", load(text).unwrap_err());
             assert!(error.contains("monitor.toml, ") && error.contains(message), "{text}: {error}");

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `daemon` | starts and ends; sleeps until an event arrives or a deadline is reached |
 //! | [`metrics`] | serves the metrics endpoint, as a client of the socket |
+//! | [`page`] | pure: the web page and its data, which the metrics endpoint serves |
 //! | `control` | answers requests: the socket, the control tree, the status |
 //! | `host` | keeps the GPUs and the containers with their shared files; runs the scheduler |
 //! | `probe` | blocking work on a thread of its own: NVML, process search, ending a process |
@@ -30,6 +31,7 @@ mod host;
 pub mod memory;
 pub mod metrics;
 mod nodes;
+pub mod page;
 mod probe;
 mod service;
 pub mod settings;

@@ -74,7 +74,7 @@ enum Task {
     Demo(demo::Arguments),
     /// Start a Kubernetes cluster with simulated GPUs on this machine
     Lab(lab::Arguments),
-    /// Record `cgpu top` and `cgpu smi` in docs/pictures; needs tmux
+    /// Record `cgpu top`, `cgpu smi` and the page in docs/pictures; needs tmux and chromium
     Pictures,
     /// Build a folder and an archive of tests for a machine with a real GPU
     GpuKit,

@@ -1,5 +1,6 @@
-//! `cargo xtask pictures`: records `cgpu top` and `cgpu smi` in a terminal, for the documents. An
-//! end-to-end test does it, and stores the screens if a variable is set.
+//! `cargo xtask pictures`: records `cgpu top` and `cgpu smi` in a terminal, and the monitor's page
+//! in a browser, for the documents. End-to-end tests do it, and store the pictures if a variable is
+//! set.
 
 use std::process::ExitCode;
 
@@ -15,11 +16,15 @@ pub(crate) fn run() -> Result<ExitCode> {
     let folder = workspace.root.join("docs/pictures");
     let mut command =
         workspace.cargo(&["test", "--quiet", "--package", "cgpu-e2e", "--test", "plain"]);
-    command.args(["--", "--exact", "terminal::pictures"]).stdout(std::io::stderr());
-    command.env("CGPU_PICTURES", &folder).env("CGPU_REQUIRE", "tmux");
+    let page = "page::page_shows_gpus_containers_turns_and_a_restart";
+    command.args(["--", "--exact", "terminal::pictures", page]).stdout(std::io::stderr());
+    command.env("CGPU_PICTURES", &folder).env("CGPU_REQUIRE", "tmux,chromium");
     let status = command.status().context("cannot start the test that makes the pictures")?;
-    ensure!(status.success(), "cannot make the pictures: the test failed, or tmux is missing");
-    for name in ["smi.svg", "top.svg"] {
+    ensure!(
+        status.success(),
+        "cannot make the pictures: a test failed, or tmux or chromium is missing"
+    );
+    for name in ["smi.svg", "top.svg", "page.png"] {
         println!("{}", folder.join(name).display());
     }
     Ok(ExitCode::SUCCESS)

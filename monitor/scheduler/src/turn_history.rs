@@ -6,8 +6,8 @@ use cgpu_shm::units::Nanos;
 
 use super::step::TenantId;
 
-/// Number of turns kept: half a second of the usual slices.
-pub const MAX_TURNS: usize = 96;
+/// Number of turns kept: a second of the usual slices.
+pub const MAX_TURNS: usize = 192;
 
 /// A turn that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

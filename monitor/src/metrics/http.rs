@@ -1,5 +1,4 @@
-//! Serves one resource over HTTP/1.1: `GET /metrics`. A connection has one request; all others are
-//! refused.
+//! Serves a site over HTTP/1.1. A connection has one request.
 //!
 //! It runs on one thread, and accepts a connection every [`ACCEPT_INTERVAL`]. A connection lasts at
 //! most [`TIMEOUT`], the head of a request has at most
@@ -11,24 +10,24 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::{self, Ready, poll_fn};
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::time::Duration;
 
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime;
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
-use tokio::time::{sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use super::exposition::TYPE;
+use super::PageAccess;
+use super::resources::{Reply, Site, answer};
+use crate::page::history;
 
 const MAX_CONNECTIONS: usize = 32;
 /// Longest head of a request, in bytes.
@@ -39,27 +38,45 @@ const ACCEPT_INTERVAL: Duration = Duration::from_millis(2);
 /// Interval between two tries to accept while the process has no descriptor left.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Serves forever. `text` returns the body of `/metrics`; none: it is not available now.
+/// Serves forever, and takes a sample for the history every [`history::INTERVAL`], unless no client
+/// gets the page.
 ///
 /// # Errors
 /// When the listener cannot be registered with the runtime.
 pub(super) fn serve(
     listener: TcpListener,
-    text: impl FnMut() -> Option<String> + 'static,
+    page: PageAccess,
+    site: impl Site + 'static,
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-    LocalSet::new().block_on(&runtime, accept(listener, Rc::new(RefCell::new(text))))
+    let site = Rc::new(RefCell::new(site));
+    LocalSet::new().block_on(&runtime, async move {
+        if page != PageAccess::Off {
+            spawn_local(take_samples(Rc::clone(&site)));
+        }
+        accept(listener, page, site).await
+    })
+}
+
+async fn take_samples(site: Rc<RefCell<impl Site>>) {
+    let mut times = interval(history::INTERVAL);
+    times.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        times.tick().await;
+        site.borrow_mut().sample();
+    }
 }
 
 async fn accept(
     listener: TcpListener,
-    text: Rc<RefCell<impl FnMut() -> Option<String> + 'static>>,
+    page: PageAccess,
+    site: Rc<RefCell<impl Site + 'static>>,
 ) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, peer)) = listener.accept().await else {
             sleep(ACCEPT_RETRY_INTERVAL).await;
             continue;
         };
@@ -69,13 +86,20 @@ async fn accept(
         {
             oldest.abort();
         }
-        let text = Rc::clone(&text);
-        let reply = move |request: Request<Incoming>| answer(&request, &mut *text.borrow_mut());
+        let is_local = is_loopback(peer) && stream.local_addr().is_ok_and(is_loopback);
+        let site = Rc::clone(&site);
+        let reply = move |request: Request<Incoming>| {
+            answer(&request, is_local, page, &mut *site.borrow_mut())
+        };
         open.push_back(spawn_local(async move {
             let _ = timeout(TIMEOUT, converse(stream, reply)).await;
         }));
         sleep(ACCEPT_INTERVAL).await;
     }
+}
+
+fn is_loopback(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
 }
 
 /// Reads a request, writes the reply, and waits until the client closes. Closing first would
@@ -98,47 +122,33 @@ async fn converse(stream: TcpStream, reply: impl Fn(Request<Incoming>) -> Reply)
     while stream.read(&mut rest).await.is_ok_and(|count| count > 0) {}
 }
 
-type Reply = Response<Full<Bytes>>;
-
-fn answer<B>(request: &Request<B>, text: &mut impl FnMut() -> Option<String>) -> Reply {
-    match (request.uri().path(), request.method()) {
-        ("/metrics", &Method::GET | &Method::HEAD) => match text() {
-            Some(text) => reply(StatusCode::OK, TYPE, text),
-            None => refusal(StatusCode::SERVICE_UNAVAILABLE, "The monitor does not answer."),
-        },
-        ("/metrics", _) => {
-            let mut reply = refusal(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD.");
-            reply.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-            reply
-        }
-        _ => refusal(StatusCode::NOT_FOUND, "The metrics are at /metrics."),
-    }
-}
-
-fn refusal(status: StatusCode, message: &str) -> Reply {
-    reply(status, "text/plain; charset=utf-8", format!("{message}\n"))
-}
-
-fn reply(status: StatusCode, kind: &'static str, body: String) -> Reply {
-    let mut reply = Response::new(Full::from(body));
-    *reply.status_mut() = status;
-    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    reply
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::net::{Shutdown, SocketAddr, TcpStream};
+    use std::net::{Shutdown, TcpStream};
     use std::thread;
 
+    use hyper::body::Bytes;
+
+    use super::super::resources::Resource;
     use super::*;
+
+    struct Text(Option<&'static str>, Duration);
+
+    impl Site for Text {
+        fn body(&mut self, _: Resource) -> Option<Bytes> {
+            thread::sleep(self.1);
+            self.0.map(|text| Bytes::from_static(text.as_bytes()))
+        }
+
+        fn sample(&mut self) {}
+    }
 
     /// Starts a server of a text; none: it is not available.
     fn server(text: Option<&'static str>) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
-        thread::spawn(move || serve(listener, move || text.map(str::to_owned)));
+        thread::spawn(move || serve(listener, PageAccess::Off, Text(text, Duration::ZERO)));
         at
     }
 
@@ -178,11 +188,8 @@ mod tests {
     fn client_that_has_ended_its_request_gets_its_reply() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
-        let text = || {
-            thread::sleep(Duration::from_millis(200));
-            Some("# EOF\n".to_owned())
-        };
-        thread::spawn(move || serve(listener, text));
+        let text = Text(Some("# EOF\n"), Duration::from_millis(200));
+        thread::spawn(move || serve(listener, PageAccess::Off, text));
         let request = b"GET /metrics HTTP/1.1\r\n\r\n";
         let mut early = TcpStream::connect(at).unwrap();
         // The server has accepted the early client when it answers a later one.

@@ -70,6 +70,7 @@ pub(crate) const FLOODS: &[Flood] = &[
     flood("reads of the control tree", reads),
     flood("reads of an open file of the control tree", rereads),
     flood("scrapes", scrapes),
+    flood("requests of the history", histories),
     flood(CONTROL_GROUPS, control_groups),
 ];
 /// The kernel's work for these delays every thread that sleeps, too.
@@ -362,11 +363,21 @@ fn rereads(target: &Target) -> io::Result<Step> {
 }
 
 fn scrapes(target: &Target) -> io::Result<Step> {
+    gets(target, "/metrics")
+}
+
+fn histories(target: &Target) -> io::Result<Step> {
+    gets(target, "/api/v1/history")
+}
+
+/// Requests a resource and does not read it.
+fn gets(target: &Target, path: &str) -> io::Result<Step> {
     let at = target.metrics;
     TcpStream::connect(at)?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {at}\r\n\r\n");
     Ok(Box::new(move || {
         if let Ok(mut stream) = TcpStream::connect(at) {
-            let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n");
+            let _ = stream.write_all(request.as_bytes());
         }
     }))
 }

@@ -10,6 +10,7 @@ mod library;
 mod metrics;
 mod monitor;
 mod neighbours;
+mod page;
 mod service;
 #[path = "../../../shm/tests/skip/mod.rs"]
 mod skip;

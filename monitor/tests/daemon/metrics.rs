@@ -21,20 +21,20 @@ pub(crate) fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap()
 }
 
-fn monitor(fixture: &Fixture, more: &str) -> (Monitor, SocketAddr) {
+pub(crate) fn monitor(fixture: &Fixture, more: &str) -> (Monitor, SocketAddr) {
     let at = free_address();
     let monitor = Monitor::start_with(fixture.root(), &format!("metrics = \"{at}\"\n{more}"));
     eventually("an endpoint", || TcpStream::connect(at).is_ok());
     (monitor, at)
 }
 
-fn connect(at: SocketAddr) -> TcpStream {
+pub(crate) fn connect(at: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
-fn request(at: SocketAddr, text: &[u8]) -> String {
+pub(crate) fn request(at: SocketAddr, text: &[u8]) -> String {
     let mut stream = connect(at);
     stream.write_all(text).unwrap();
     let mut reply = Vec::new();

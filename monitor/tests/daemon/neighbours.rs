@@ -303,6 +303,11 @@ fn scrapes_cost_the_monitor_little() {
 }
 
 #[test]
+fn requests_of_the_page_cost_the_monitor_little() {
+    endure("requests of the history", "");
+}
+
+#[test]
 fn rereads_of_an_open_node_cost_the_monitor_little() {
     endure("reads of an open file of the control tree", "");
 }

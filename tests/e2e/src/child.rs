@@ -49,7 +49,13 @@ impl Child {
 
     /// Starts a program with this deadline.
     #[must_use]
-    pub fn start_for(mut command: Command, limit: Duration) -> Self {
+    pub fn start_for(command: Command, limit: Duration) -> Self {
+        Self::start_with_separator(command, limit, b'\n')
+    }
+
+    /// As [`Child::start_for`]; this byte ends each line of its output.
+    #[must_use]
+    pub fn start_with_separator(mut command: Command, limit: Duration, separator: u8) -> Self {
         let what = format!("{command:?}");
         command
             .stdin(Stdio::piped())
@@ -65,7 +71,7 @@ impl Child {
         let (sender, lines) = channel();
         let stdout = process.stdout.take().expect("stdout is piped");
         std::thread::spawn(move || {
-            for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
+            for line in BufReader::new(stdout).split(separator).map_while(Result::ok) {
                 // The receiver is gone once the test has ended.
                 let _ = sender.send(String::from_utf8_lossy(&line).into_owned());
             }

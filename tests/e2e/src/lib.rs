@@ -7,6 +7,7 @@
 //! on wall time: deadlines only end hung programs. Helpers
 //! panic when a step fails or times out.
 
+mod browser;
 mod child;
 mod containers;
 mod dist;
@@ -21,6 +22,7 @@ mod skip;
 mod systemd;
 mod terminal;
 
+pub use browser::Browser;
 pub use cgpu_test_groups::ControlGroups;
 pub use child::{Child, Outcome};
 pub use containers::{

@@ -27,6 +27,7 @@ mod memory;
 mod mig;
 mod mps;
 mod nvml;
+mod page;
 mod physical;
 mod pools;
 mod race;
