@@ -351,10 +351,14 @@ impl EventLoop {
             tracing::error!("{message}");
         }
         let fixed = |config: &Config| {
-            (config.root.clone(), config.state.clone(), config.tree.clone(), config.nvml.clone())
+            let Config { root, state, tree, nvml, metrics, .. } = config;
+            (root.clone(), state.clone(), tree.clone(), nvml.clone(), metrics.clone())
         };
         if fixed(&config) != fixed(&self.config) {
-            tracing::warn!("changes of root, state, tree and nvml apply from the next start");
+            tracing::warn!(
+                "changes of root, state, tree, nvml, metrics, metrics_hami and page apply from the \
+                 next start"
+            );
         }
         self.config.start = config.start;
         tracing::info!("configuration reloaded");

@@ -70,7 +70,8 @@ fn page_shows_gpus_containers_turns_and_a_restart() {
     let containers = [("notebook", 1), ("trainer", 2)]
         .map(|(name, weight)| fixture.limited(name, 8192).with_weight(weight));
     let mut workers = containers.each_ref().map(|container| Worker::start(&fixture, container));
-    workers.iter_mut().for_each(|worker| worker.begin(minutes as f64 * 60.0 + 90.0));
+    let busy = Duration::from_secs(minutes * 60 + 90).as_secs_f64();
+    workers.iter_mut().for_each(|worker| worker.begin(busy));
     let hold = |at: usize, amount: &str| {
         let mut command = fixture.program_in(&containers[at], "hold");
         command.args([amount, "900"]);
@@ -147,11 +148,11 @@ fn hostile_names_are_text_on_the_page() {
     let container = fixture.limited("a", 1024);
     fs::write(container.file("limits"), format!("version 1\nname {NAME}\nweight 1\n"))
         .expect("limits");
-    fs::write(container.file("refused"), "<img src=y onerror=hit=2>").expect("a message");
     let mut inside = fixture.program_in(&container, "hold");
     inside.args(["64M", "200"]);
     let mut inside = Child::start(inside);
     inside.line();
+    fs::write(container.file("refused"), "<img src=y onerror=hit=2>").expect("a message");
     // A process of the host, without the shim.
     let program = fixture.path("<img src=z>");
     fs::copy(fixture.dist().program("hold"), &program).expect("a program");
