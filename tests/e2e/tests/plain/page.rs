@@ -69,7 +69,9 @@ fn page_shows_gpus_containers_turns_and_a_restart() {
     assert!(page.text("#empty").contains("cgpu run --mem 4GiB"), "{}", page.text("body"));
     let containers = [("notebook", 1), ("trainer", 2)]
         .map(|(name, weight)| fixture.limited(name, 8192).with_weight(weight));
-    let mut workers = containers.each_ref().map(|container| Worker::start(&fixture, container));
+    let mut workers = containers
+        .each_ref()
+        .map(|container| Worker::start_with_kernels(&fixture, container, 2000));
     let busy = Duration::from_secs(minutes * 60 + 90).as_secs_f64();
     workers.iter_mut().for_each(|worker| worker.begin(busy));
     let hold = |at: usize, amount: &str| {
