@@ -18,7 +18,7 @@
 //! over_limit_margin_mib = 1024 # for one process on the GPU; a quarter more for each other
 //! over_limit_grace_s = 10
 //! wall = "auto"               # the driver limits containers' control groups as well; "off": not
-//! wall_margin_mib = 512       # by how much for each process; left out: by the largest context
+//! wall_margin_mib = 512       # by how much for a process; left out: by the largest context
 //!
 //! [gpu.0]                     # by index, or by UUID, which wins: [gpu."GPU-..."]
 //! policy = 1
