@@ -348,8 +348,10 @@ fn chart_is_an_artifact_that_helm_renders() {
     }
     let mut helm = Command::new("helm");
     helm.args(["template", "cgpu", "--namespace", "kube-system"]).arg(path);
+    helm.args(["--set", "controllersImage=R/c:1"]);
     let rendered = Child::start(helm).finish().exits(0).stdout;
     assert!(rendered.contains("app.kubernetes.io/version: \"0.1.0\""), "{rendered}");
+    assert!(rendered.contains("image: R/c:1\n") && rendered.contains("image: cgpu:0.1.0\n"));
 }
 
 #[test]

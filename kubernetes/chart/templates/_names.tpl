@@ -2,6 +2,11 @@
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{/* The image of extender and DRA controller, which run as an unprivileged user. */}}
+{{- define "cgpu.controllersImage" -}}
+{{ .Values.controllersImage | default (include "cgpu.image" .) }}
+{{- end }}
+
 {{/* Labels of an object: (dict "root" $ "name" "cgpu-node"). */}}
 {{- define "cgpu.labels" -}}
 app.kubernetes.io/name: {{ .name }}
