@@ -75,14 +75,12 @@ fn variables(workspace: &Workspace, compiler: &Compiler) -> Result<Vec<(String, 
         let flag = |(from, to): &(&PathBuf, &str)| format!("{option}={}={to}", from.display());
         OsString::from(folders.iter().map(flag).collect::<Vec<_>>().join(" "))
     };
-    let variable = compiler.triple.to_uppercase().replace('-', "_");
     let triple = compiler.triple.replace('-', "_");
     Ok([
         ("RUSTFLAGS".to_owned(), flags("--remap-path-prefix")),
         (format!("CFLAGS_{triple}"), flags("-ffile-prefix-map")),
         ("CARGO_PROFILE_RELEASE_DEBUG".to_owned(), "false".into()),
         ("CARGO_PROFILE_RELEASE_STRIP".to_owned(), "debuginfo".into()),
-        (format!("CARGO_TARGET_{variable}_LINKER"), compiler.program.clone().into()),
     ]
     .into())
 }
@@ -97,7 +95,11 @@ fn link_statically(
     let item = collection::ITEMS.iter().find(|item| item.name == name).context("no such item")?;
     let mut command = workspace.cargo(&["rustc"]);
     command.envs(variables.iter().map(|(name, value)| (name, value)));
-    command.env(format!("CC_{}", compiler.triple.replace('-', "_")), &compiler.program);
+    // Not for the others: zig links those for the old glibc.
+    let triple = compiler.triple.replace('-', "_");
+    command.env(format!("CC_{triple}"), &compiler.program);
+    let linker = format!("CARGO_TARGET_{}_LINKER", triple.to_uppercase());
+    command.env(linker, &compiler.program);
     let artifacts = workspace.build_by(
         &mut command,
         &[
