@@ -34,6 +34,7 @@ share/man/man1/cgpu-cdi-generate.1 /usr/share/man/man1/cgpu-cdi-generate.1 0644
 LICENSE /usr/share/doc/cgpu/copyright 0644
 deploy/cgpu-monitor.service /usr/lib/systemd/system/cgpu-monitor.service 0644
 deploy/uninstall.sh /usr/lib/cgpu/uninstall.sh 0755
+deploy/example.py /usr/lib/cgpu/example.py 0644
 docs/getting-started.md /usr/share/doc/cgpu/getting-started.md 0644
 docs/docker.md /usr/share/doc/cgpu/docker.md 0644
 docs/kubernetes.md /usr/share/doc/cgpu/kubernetes.md 0644

@@ -36,6 +36,15 @@ fn run_preloads_the_shim() {
 }
 
 #[test]
+fn installed_example_fills_the_limit_and_computes() {
+    let fixture = Fixture::new("");
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/example.py");
+    let line = ["--sim", "A10:23028", "--mem", "6GiB", "--", "python3", example, "0.1"];
+    let outcome = cgpu(&fixture, &line).exits(0);
+    assert_eq!(outcome.stdout, "a GPU of 6144 MiB; 92 chunks of 64 MiB, then error 2\n");
+}
+
+#[test]
 fn exit_codes_are_those_of_a_shell() {
     let fixture = Fixture::new("");
     for (script, code) in
