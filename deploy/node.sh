@@ -81,8 +81,8 @@ wanted() {
     done
 }
 
-# containerd kills what it executes when it restarts, so this ends with the restart, too. The kubelet
-# takes the hook for failed, and runs it again: each step may be repeated.
+# containerd kills what it executes when it restarts, so this ends with the restart, too. The
+# kubelet takes the hook for failed, and runs it again: each step may be repeated.
 uninstall() {
     if host test -d /run/systemd/system; then
         host systemctl disable --now cgpu-monitor || say "the monitor could not be stopped"

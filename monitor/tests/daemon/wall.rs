@@ -519,8 +519,8 @@ fn limit_is_removed_at_the_end_of_its_container() {
     });
 }
 
-/// A container that `cgpu-runtime` does not delete: its group goes soon after its first process. The
-/// back end keeps the limits of groups that are gone.
+/// A container that `cgpu-runtime` does not delete: its group goes soon after its first process.
+/// The back end keeps the limits of groups that are gone.
 #[test]
 fn limit_is_removed_as_soon_as_the_first_process_has_ended() {
     const ROUNDS: usize = 10;
