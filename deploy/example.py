@@ -38,3 +38,4 @@ end = time.monotonic() + float(sys.argv[1] if len(sys.argv) > 1 else 0)
 while chunks and time.monotonic() < end:
     call("cuMemsetD8Async", memory, 0, ctypes.c_size_t(CHUNK), None)
 call("cuCtxSynchronize")
+call("cuDevicePrimaryCtxRelease_v2", 0)
