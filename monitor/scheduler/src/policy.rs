@@ -4,7 +4,7 @@
 //! [`Policy::number`]) and its answers to the methods below. `monitor/src/host/device_state.rs`
 //! makes a policy from its number and the GPU's settings. What weights cannot express is in
 //! `gpu.rs` (turns), `background.rs` (work beside a turn), `rates.rs` and `refill.rs` (credit).
-//! `docs/policies.md` describes each policy.
+//! `docs/policies.md` describes each policy. A test below lists the files that do not name one.
 
 /// A whole GPU, in the unit of fixed shares: thousandths of a percent.
 pub const WHOLE: u64 = 100_000;
@@ -167,11 +167,45 @@ mod tests {
     #[test]
     fn numbers_are_those_of_the_control_tree() {
         for number in 0..9 {
-            match Policy::numbered(number, 20, false) {
-                Some(policy) => assert_eq!(policy.number(), number),
-                None => assert!(number > 5),
-            }
+            let policy = Policy::numbered(number, 20, false);
+            let is_known = u64::from(number) <= Policy::HIGHEST;
+            assert_eq!(policy.is_some(), is_known, "{number}: see Policy::HIGHEST");
+            policy.into_iter().for_each(|policy| assert_eq!(policy.number(), number));
         }
+    }
+
+    /// The places outside of this crate that name each policy.
+    #[test]
+    fn every_policy_is_named_in_programs_and_pages() {
+        const NAMES: &[&str] = &["fair", "preemptive", "weighted", "fixed", "soft", "native"];
+        assert_eq!(NAMES.len() as u64, Policy::HIGHEST + 1, "add the policy's name to NAMES");
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let quoted: Vec<String> = NAMES.iter().map(|name| format!("{name:?}")).collect();
+        let quoted = [quoted.join(", ")];
+        let range = format!("0 to {}", Policy::HIGHEST);
+        let numbered: Vec<String> =
+            NAMES.iter().enumerate().map(|(number, name)| format!("{number} {name}")).collect();
+        let listed = [numbered.join(", ")];
+        let rows: Vec<_> = numbered.iter().map(|policy| format!("| {policy} |")).collect();
+        let mut missing = Vec::new();
+        for (file, texts) in [
+            ("cli/src/table.rs", &quoted[..]),
+            ("cli/src/top/update.rs", &[format!("POLICIES: u32 = {};", NAMES.len())]),
+            ("monitor/src/page/page.html", &quoted),
+            ("monitor/src/metrics/families.rs", &[format!("scheduling policy, {range}.")]),
+            ("deploy/monitor.toml", &listed),
+            ("docs/control.md", &listed),
+            ("docs/glossary.md", &listed),
+            ("docs/settings.md", &[format!("| `policy` | {range} ")]),
+            ("docs/policies.md", &rows),
+            ("docs/internals/turns.md", &rows),
+        ] {
+            let text = std::fs::read_to_string(root.join(file)).unwrap();
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            let absent = texts.iter().filter(|part| !text.contains(part.as_str()));
+            missing.extend(absent.map(|part| format!("{file}: {part}")));
+        }
+        assert!(missing.is_empty(), "expected in these files:\n{}", missing.join("\n"));
     }
 
     #[test]
