@@ -272,7 +272,11 @@ fn every_metric_is_on_the_dashboard_or_in_an_alert() {
         .map(Family::name)
         .filter(|name| !shown.contains(name) && !NOT_SHOWN.contains(&name.as_str()))
         .collect();
-    assert!(missing.is_empty(), "{missing:?}");
+    assert!(
+        missing.is_empty(),
+        "neither deploy/grafana-dashboard.json nor deploy/prometheus-alerts.yaml names \
+         {missing:?}: add a panel or an alert, or the name to NOT_SHOWN"
+    );
 }
 
 #[test]
@@ -304,6 +308,10 @@ fn docs_list_every_metric() {
         fs::write(&file, format!("{before}<!-- metrics -->{table}<!-- end of metrics -->{after}"))
             .unwrap();
     } else {
-        assert_eq!(found, table, "run this test with BLESS=1 to write the table");
+        assert!(
+            found == table,
+            "the table of docs/monitoring.md is old; to write it, run \
+             `BLESS=1 cargo test -p cgpu-monitor --test daemon docs_list_every_metric`"
+        );
     }
 }
