@@ -398,6 +398,15 @@ impl Measured {
         self.values.push((figure, reading));
     }
 
+    /// Adds the figures of an earlier run's result.
+    pub(crate) fn add(&mut self, result: &Map<String, Value>) {
+        let figures = FIGURES.iter().filter_map(|figure| {
+            let value = result.get(figure.key)?.as_f64()?;
+            Some((figure, Reading::from(value)))
+        });
+        self.values.extend(figures);
+    }
+
     /// Records that figures could not be measured.
     pub(crate) fn fail(&mut self, keys: &[&str], error: &anyhow::Error) {
         let (keys, why) = (keys.join(", "), format!("{error:#}").replace('\n', " "));

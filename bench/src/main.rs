@@ -29,12 +29,13 @@ mod sharing;
 mod simulator;
 mod startup;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use cgpu_shm::units::Nanos;
 use clap::Parser;
 use figure::{FIGURES, Measured, Wanted};
 use pair::Built;
 use plot::{Gallery, USUAL_SWITCH};
+use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -63,6 +64,9 @@ struct Arguments {
     /// Write charts of the shares into this folder.
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
+    /// Measure nothing, and write the charts of figures in these results of earlier runs.
+    #[arg(long, value_name = "FILE", requires = "plots", conflicts_with = "names")]
+    from: Vec<PathBuf>,
     /// Seed of the random mixes.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -83,6 +87,16 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> Result<ExitCode> {
     if let Some(probe) = &arguments.probe {
         return probe::run(probe).map(|()| ExitCode::SUCCESS);
+    }
+    if !arguments.from.is_empty() {
+        let mut measured = Measured::default();
+        for file in &arguments.from {
+            let text = fs::read(file).with_context(|| file.display().to_string())?;
+            measured
+                .add(&serde_json::from_slice(&text).with_context(|| file.display().to_string())?);
+        }
+        Gallery::new(arguments.plots, arguments.switch_us)?.write(&measured)?;
+        return Ok(ExitCode::SUCCESS);
     }
     for name in &arguments.names {
         if !FIGURES.iter().any(|figure| figure.is_meant_by(name)) {
