@@ -37,6 +37,7 @@ const RUNTIME: &str = "cgpu-runtime";
 const INSTALLATION: &[&str] = &[
     "deploy/install.sh",
     "deploy/uninstall.sh",
+    "deploy/example.py",
     "deploy/files.sh",
     "deploy/monitor.toml",
     "deploy/cgpu-monitor.service",
