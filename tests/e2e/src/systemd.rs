@@ -1,8 +1,8 @@
 //! A real systemd: the host's own files below a temporary overlay, booted in systemd-nspawn.
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command};
 use std::time::Duration;
 
 use crate::Child;
@@ -34,6 +34,18 @@ ExecStart=/bin/sh -e /cgpu/administrator
 ExecStopPost=/bin/systemctl exit
 ";
 
+/// Where hierarchies of control groups may be that systemd uses.
+const HIERARCHIES: [&str; 3] =
+    ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd"];
+
+/// Makes groups for a systemd, which removes empty groups of the group that it begins in, also
+/// those of other tests. Returns their folders.
+fn own_groups() -> Vec<PathBuf> {
+    let roots = HIERARCHIES.iter().filter(|root| Path::new(root).join("cgroup.procs").exists());
+    let groups = roots.map(|root| Path::new(root).join(format!("cgpu-boot-{}", process::id())));
+    groups.filter(|group| fs::create_dir(group).is_ok()).collect()
+}
+
 /// Boots systemd, with folders of the host below `/cgpu`, and runs the administrator's script
 /// there. Returns the lines that it has written, and the errors.
 ///
@@ -54,13 +66,17 @@ pub fn boot(administrator: &str, folders: &[(&Path, &str)]) -> (Vec<String>, Str
     let layers = format!(
         "mount -t overlay overlay -o lowerdir=/,upperdir={shown}/upper,workdir={shown}/work {shown}/root"
     );
+    let groups = own_groups();
+    let enter: String = groups
+        .iter()
+        .map(|group| format!("echo $$ > {}/cgroup.procs\n", group.display()))
+        .collect();
     let mut boot = Command::new("unshare");
     boot.args(["--mount", "sh", "-ec"])
-        .arg(format!("{layers}; exec systemd-nspawn \"$@\""))
+        .arg(format!("{enter}{layers}; exec systemd-nspawn \"$@\""))
         .arg("sh");
     boot.args(["--quiet", "--register=no", "--keep-unit", "--bind=/dev/fuse", "-b"]);
-    boot.arg(format!("--machine=cgpu-{}", std::process::id()))
-        .arg(format!("--directory={shown}/root"));
+    boot.arg(format!("--machine=cgpu-{}", process::id())).arg(format!("--directory={shown}/root"));
     boot.arg(format!("--bind={}:/cgpu", place("cgpu").display()));
     for (from, name) in folders {
         fs::create_dir(place("cgpu").join(name)).expect("a folder");
@@ -69,6 +85,7 @@ pub fn boot(administrator: &str, folders: &[(&Path, &str)]) -> (Vec<String>, Str
     boot.arg(bind(&place("administrator.service"), "/etc/systemd/system/administrator.service"));
     boot.arg("systemd.unit=administrator.service");
     let outcome = Child::start_for(boot, Duration::from_secs(280)).finish();
+    let _ = Command::new("find").args(&groups).args(["-depth", "-type", "d", "-delete"]).status();
     let read = |name: &str| fs::read_to_string(place("cgpu").join(name)).unwrap_or_default();
     let lines = read("said").lines().map(|line| line.trim_end().to_owned()).collect();
     (lines, format!("{}\n{outcome:?}", read("errors")))
