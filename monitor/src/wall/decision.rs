@@ -159,7 +159,8 @@ pub fn decide(
     let mut change = None;
     match hard {
         Some(hard) if known.has(hard) => {}
-        Some(hard) if hard == own => {}
+        // It is the wanted one, also where another program has set it in place of its lower one.
+        Some(hard) if hard == own => known.other = known.other.map(|_| hard.0),
         Some(hard) => {
             // The lower of the two applies from now on, also after a resize.
             known.other = Some(hard.0);

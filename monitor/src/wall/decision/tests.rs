@@ -185,10 +185,26 @@ fn state_says_what_holds_the_limit() {
     assert_eq!((shim, reason.unwrap().contains("MIG")), (WallState::Shim, true));
 }
 
+/// Another program's lower limit ends when it sets the size that is wanted.
+#[test]
+fn lower_limit_ends_with_the_wanted_size() {
+    let wanted = wanted(1000);
+    let read = |hard| {
+        let limits = Limits { soft: Bytes::ZERO, hard: Some(hard) };
+        Some(GroupMemory { limits, used: Bytes::ZERO })
+    };
+    let mut known = Known::default();
+    assert!(known.read_back(wanted.size(), Some(wanted.size())));
+    let (set, change) = decide(&wanted, read(mib(1)), &mut known);
+    assert_eq!((set, change), (None, Some(Change::Lower(mib(1)))));
+    let (set, change) = decide(&wanted, read(wanted.size()), &mut known);
+    assert_eq!((set, change, known.set), (None, None, Some(wanted.size().0)));
+}
+
 /// What happens between two passes.
 #[derive(Clone, Copy, Debug)]
 enum Act {
-    /// Another program sets a limit, in MiB.
+    /// Another program sets a limit, in MiB and a page more, which is never the wanted size.
     Other(u64),
     /// It removes the limit.
     Remove,
@@ -227,8 +243,9 @@ proptest! {
             let mut killed = None;
             match act {
                 Act::Other(to) => {
-                    acted = hard != Some(mib(to));
-                    hard = Some(mib(to));
+                    let to = mib(to) + Bytes(4096);
+                    acted = hard != Some(to);
+                    hard = Some(to);
                     if acted { other = hard; }
                 }
                 Act::Remove => {
