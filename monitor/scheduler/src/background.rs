@@ -25,7 +25,7 @@ use cgpu_shm::units::Nanos;
 use super::gpu::Gpu;
 use super::policy::Policy;
 use super::refill::part;
-use super::shared_turns::{self, SharedTurns};
+use super::shared_turns::SharedTurns;
 use super::step::{Sharing, YOURS};
 use super::tenants::Tenant;
 use super::tuning::Tuning;
@@ -121,7 +121,7 @@ impl Gpu {
         let reported = tenant.account.reported;
         let limit = match why {
             Why::Sparse(_) => self.limit(now, tenant),
-            Why::HostBound(_) => shared_turns::limit(self.share_of(now, tenant)),
+            Why::HostBound(_) => self.shared_limit(now, tenant),
         };
         let granted = part(self.tuning.background_period.0, limit, 1000).max(self.tuning.min_grant);
         let word = self.word(now, YOURS);

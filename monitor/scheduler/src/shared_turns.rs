@@ -60,10 +60,14 @@ impl SharedTurns {
 /// Returns the grant of a host-bound container with this share, in thousandths of the GPU.
 ///
 /// While turns are shared, switches cost both, so the grant is less than the share: each has its
-/// part of what both compute. The GPU gives slices to contexts, not containers, so that bounds a
-/// container of several processes also where its share is even.
-pub(super) fn limit(share: u64) -> u64 {
+/// part of what both compute. The GPU gives slices to contexts, not containers. So it bounds a
+/// single process by itself where shares are even, and exactly: how long its slices are is not
+/// known here. A container of several processes it gives more.
+fn limit(share: u64, processes: usize) -> u64 {
     let slices = SLICED_SHARE / 2;
+    if processes <= 1 && share >= slices {
+        return share;
+    }
     share * slices / (slices + (1000 - SLICED_SHARE) * share / 1000)
 }
 
@@ -75,6 +79,11 @@ impl Tenant {
 }
 
 impl Gpu {
+    /// Returns what a host-bound container may use, in thousandths of the GPU.
+    pub(super) fn shared_limit(&self, now: Nanos, tenant: &Tenant) -> u64 {
+        limit(self.share_of(now, tenant), tenant.processes.len())
+    }
+
     /// Returns whether a container does more beside another's turns than in turns of its own. One
     /// that already runs beside them does not fill its own.
     pub(super) fn gains_by_sharing(&self, now: Nanos, at: usize) -> bool {
@@ -210,9 +219,9 @@ mod tests {
     /// Both have their part of what two containers compute if one has less than it could.
     #[test]
     fn grant_leaves_the_other_one_its_part() {
-        assert_eq!(limit(500), 460, "what slices give one process; several would take more");
-        for share in [50, 100, 250, 400, 500] {
-            let granted = limit(share);
+        assert_eq!((limit(500, 1), limit(500, 2)), (500, 460), "slices bound one process alone");
+        for (share, processes) in [(50, 1), (100, 1), (250, 1), (400, 1), (400, 2), (500, 2)] {
+            let granted = limit(share, processes);
             // Of the time in which turns are shared it has 46 %, and switches take 8.
             let other = 1000 - granted - granted * 80 / 460;
             let part = 1000 * granted / (granted + other);
@@ -223,7 +232,7 @@ mod tests {
     #[test]
     fn soft_policy_adds_nothing_to_shared_turns() {
         let granted = |policy| background(&shared(policy, &[1, 1], us(20), 600)).unwrap().granted;
-        assert_eq!([granted(FAIR), granted(Policy::Soft)], [ms(23); 2]);
+        assert_eq!([granted(FAIR), granted(Policy::Soft)], [ms(25); 2]);
     }
 
     #[test]
