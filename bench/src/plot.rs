@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -215,23 +218,17 @@ impl Gallery {
     }
 
     /// Draws the shares by second, in percent of the set share.
-    fn lines(&self, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    fn lines(&self, path: &Path) -> Drawn {
         let last = self.windows.iter().map(|window| window.from).fold(0.0, f64::max) + 1.0;
         let off =
             self.windows.iter().map(|window| (window.got - 100.0).abs()).fold(4.0, f64::max).ceil()
                 + 1.0;
-        let area = SVGBackend::new(path, (WIDTH, 360)).into_drawing_area();
-        area.fill(&WHITE)?;
         let title = format!(
             "Windows of a second: percent of the share as set; a switch costs {} us",
             self.switch
         );
-        let mut chart = ChartBuilder::on(&area)
-            .caption(title, ("sans-serif", 18))
-            .margin(12)
-            .x_label_area_size(40)
-            .y_label_area_size(60)
-            .build_cartesian_2d(0.0..last, 100.0 - off..100.0 + off)?;
+        let area = SVGBackend::new(path, (WIDTH, 360)).into_drawing_area();
+        let mut chart = curves(&area, &title, [0.0..last, 100.0 - off..100.0 + off])?;
         chart
             .configure_mesh()
             .x_desc("seconds")
@@ -253,22 +250,12 @@ impl Gallery {
                 .filter(|window| window.name == name)
                 .map(|window| (window.from + 0.5, window.got))
                 .collect();
-            chart
-                .draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?
-                .label(name)
-                .legend(move |(x, y)| {
-                    PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2))
-                });
+            curve(&mut chart, name, colour, points.clone())?;
             chart.draw_series(
                 points.into_iter().map(|point| Circle::new(point, 3, colour.filled())),
             )?;
         }
-        chart
-            .configure_series_labels()
-            .background_style(WHITE)
-            .border_style(OTHERS)
-            .label_font(("sans-serif", 13))
-            .draw()?;
+        legend(&mut chart, SeriesLabelPosition::MiddleRight)?;
         area.present()?;
         Ok(())
     }
@@ -317,22 +304,57 @@ fn summary(measured: &Measured) -> Vec<Pair> {
         .collect()
 }
 
-/// Draws what part of the requests took at most what time.
-fn quantiles(
-    path: &Path,
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Curves<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+type Drawn = Result<(), Box<dyn std::error::Error>>;
+
+/// Begins a chart of curves.
+fn curves<'a>(
+    area: &Area<'a>,
     title: &str,
-    cases: &[(&'static str, Vec<f64>)],
-) -> Result<(), Box<dyn std::error::Error>> {
-    let all = || cases.iter().flat_map(|(_, latencies)| latencies).map(|seconds| 1e3 * seconds);
-    let (least, most) = (all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));
-    let area = SVGBackend::new(path, (WIDTH, 360)).into_drawing_area();
+    [x, y]: [Range<f64>; 2],
+) -> Result<Curves<'a>, Box<dyn std::error::Error>> {
     area.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&area)
+    Ok(ChartBuilder::on(area)
         .caption(title, ("sans-serif", 18))
         .margin(12)
         .x_label_area_size(40)
         .y_label_area_size(60)
-        .build_cartesian_2d(0.98 * least..1.02 * most, 0.0..100.0)?;
+        .build_cartesian_2d(x, y)?)
+}
+
+/// Draws a named curve.
+fn curve(
+    chart: &mut Curves<'_>,
+    name: &str,
+    colour: RGBColor,
+    points: impl IntoIterator<Item = (f64, f64)>,
+) -> Drawn {
+    chart
+        .draw_series(LineSeries::new(points, colour.stroke_width(2)))?
+        .label(name)
+        .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
+    Ok(())
+}
+
+/// Draws the names of a chart's curves.
+fn legend(chart: &mut Curves<'_>, position: SeriesLabelPosition) -> Drawn {
+    chart
+        .configure_series_labels()
+        .position(position)
+        .background_style(WHITE)
+        .border_style(OTHERS)
+        .label_font(("sans-serif", 13))
+        .draw()?;
+    Ok(())
+}
+
+/// Draws what part of the requests took at most what time.
+fn quantiles(path: &Path, title: &str, cases: &[(&'static str, Vec<f64>)]) -> Drawn {
+    let all = || cases.iter().flat_map(|(_, latencies)| latencies).map(|seconds| 1e3 * seconds);
+    let (least, most) = (all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));
+    let area = SVGBackend::new(path, (WIDTH, 360)).into_drawing_area();
+    let mut chart = curves(&area, title, [0.98 * least..1.02 * most, 0.0..100.0])?;
     chart
         .configure_mesh()
         .x_desc("milliseconds")
@@ -344,29 +366,15 @@ fn quantiles(
     {
         let part = |place: usize| 100.0 * (place + 1) as f64 / latencies.len() as f64;
         let points = latencies.iter().enumerate().map(|(place, at)| (1e3 * at, part(place)));
-        chart
-            .draw_series(LineSeries::new(points, colour.stroke_width(2)))?
-            .label(*name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
+        curve(&mut chart, name, colour, points)?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::LowerRight)
-        .background_style(WHITE)
-        .border_style(OTHERS)
-        .label_font(("sans-serif", 13))
-        .draw()?;
+    legend(&mut chart, SeriesLabelPosition::LowerRight)?;
     area.present()?;
     Ok(())
 }
 
 /// Draws two bars for each pair, the set value above the measured one, with the numbers.
-fn bars(
-    path: &Path,
-    title: &str,
-    [grey, blue]: [&str; 2],
-    pairs: &[Pair],
-) -> Result<(), Box<dyn std::error::Error>> {
+fn bars(path: &Path, title: &str, [grey, blue]: [&str; 2], pairs: &[Pair]) -> Drawn {
     let most = pairs.iter().map(|pair| pair.set.max(pair.got)).fold(0.0, f64::max) * 1.15;
     let rows = pairs.len();
     let area =

@@ -40,7 +40,8 @@ pub(crate) enum Step {
     Fail(String),
 }
 
-pub(crate) const POLICIES: u32 = 6;
+#[expect(clippy::cast_possible_truncation, reason = "a handful")]
+pub(crate) const POLICIES: u32 = table::POLICIES.len() as u32;
 /// Digits of the largest weight.
 const MAX_WEIGHT_DIGITS: usize = 2;
 

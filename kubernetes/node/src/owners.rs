@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use cgpu_kubernetes_client::{Api, Event, Failure, Record};
 use cgpu_kubernetes_core::object::Metadata;
-use cgpu_kubernetes_dra::owner::{EVENT, OtherOwner, Program};
+use cgpu_kubernetes_dra::owner::{EVENT, OtherOwner, OtherOwners, Program};
 use cgpu_kubernetes_dra::slices::Existing;
 use serde::Deserialize;
-use tracing::warn;
+use tokio::sync::watch;
+use tracing::{info, warn};
 
 /// A ResourceSlice of any driver.
 #[derive(Clone, Debug, Deserialize)]
@@ -22,6 +23,21 @@ impl Record for Slice {
     fn metadata(&self) -> &Metadata {
         &self.0.metadata
     }
+}
+
+/// The other owners; none before the first look.
+pub type ObservedOwners = Option<OtherOwners>;
+
+/// Replaces the other owners if they have changed.
+pub fn note(owners: &watch::Sender<ObservedOwners>, now: OtherOwners) {
+    owners.send_if_modified(|last| {
+        let changes = last.as_ref() != Some(&now);
+        if changes {
+            info!(?now, "other owners of GPUs");
+            *last = Some(now);
+        }
+        changes
+    });
 }
 
 /// Publishes an event on the node about each other owner.

@@ -15,13 +15,12 @@ use cgpu_kubernetes_core::object::{Node, Written};
 use cgpu_kubernetes_core::unit::Unit;
 use cgpu_kubernetes_dra::owner::{OtherOwners, Program};
 use cgpu_kubernetes_node::gpus::{Gpus, NodeGpu};
-use cgpu_kubernetes_node::owners::Announcer;
+use cgpu_kubernetes_node::owners::{Announcer, ObservedOwners};
 use serde_json::json;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::details::{Details, DetailsReader};
-use crate::owners::ObservedOwners;
 
 /// The node's GPUs as its labels configure them, or none while they are unknown.
 pub(crate) type ObservedNode = Option<Arc<NodeGpus>>;

@@ -21,7 +21,7 @@ use cgpu_kubernetes_core::names::{HAMI_GPUS, MEMORY};
 use cgpu_kubernetes_core::object::Node;
 use cgpu_kubernetes_dra::owner::{OtherOwners, Program};
 use cgpu_kubernetes_dra::slices::Existing;
-use cgpu_kubernetes_node::owners::Slice;
+use cgpu_kubernetes_node::owners::{ObservedOwners, Slice, note};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -35,9 +35,6 @@ const RETRY_BACKOFF: Duration = Duration::from_secs(5);
 /// Interval at which an API server is asked again that does not serve slices, or not to this
 /// account.
 const UNSERVED_POLL_INTERVAL: Duration = Duration::from_secs(600);
-
-/// The other owners; none before the first look.
-pub(crate) type ObservedOwners = Option<OtherOwners>;
 
 /// The node's slices by name; none before the first list.
 type ObservedSlices = Option<BTreeMap<String, Existing>>;
@@ -101,14 +98,7 @@ pub(crate) async fn observe(
                 if options.hami && has_plugin_of_nvidia(&options.kubelet_dir).await {
                     now.insert_plugin(HAMI_GPUS);
                 }
-                owners.send_if_modified(|last| {
-                    let changes = last.as_ref() != Some(&now);
-                    if changes {
-                        info!(?now, "other owners of GPUs");
-                        *last = Some(now);
-                    }
-                    changes
-                });
+                note(owners, now);
             }
             tokio::select! {
                 changed = node.changed() => if changed.is_err() { return },

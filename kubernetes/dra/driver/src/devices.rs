@@ -13,13 +13,13 @@ use cgpu_kubernetes_dra::owner::OtherOwners;
 use cgpu_kubernetes_dra::slices::Earlier;
 use cgpu_kubernetes_node::gpus::{Gpus, NodeGpu};
 use cgpu_kubernetes_node::monitor::{self, are_simulated};
+use cgpu_kubernetes_node::owners::ObservedOwners;
 use nvml_wrapper::Nvml;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::details;
 use crate::options::Options;
-use crate::owners::ObservedOwners;
 
 const NVML: &str = "libnvidia-ml.so.1";
 /// Interval at which the monitor's settings are read, and its timeout.

@@ -44,6 +44,7 @@ use cgpu_kubernetes_dra::prepared::PreparedClaims;
 use cgpu_kubernetes_dra::store::Folders;
 use cgpu_kubernetes_node::gpus;
 use cgpu_kubernetes_node::health::Health;
+use cgpu_kubernetes_node::owners::ObservedOwners;
 use cgpu_kubernetes_node::program;
 use cgpu_kubernetes_node::socket::{incoming, listen};
 use clap::Parser;
@@ -212,7 +213,7 @@ async fn lock(options: &Options) -> Result<Folders> {
 async fn observe(
     options: &Options,
     published: &Published,
-    owners: watch::Receiver<owners::ObservedOwners>,
+    owners: watch::Receiver<ObservedOwners>,
     pool: &watch::Sender<devices::ObservedPool>,
 ) {
     // The slices say which GPUs there were when the last instance ended, and which were unhealthy.

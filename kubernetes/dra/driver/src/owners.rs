@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use cgpu_kubernetes_client::Api;
 use cgpu_kubernetes_dra::owner::OtherOwners;
+use cgpu_kubernetes_node::owners::{ObservedOwners, note};
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::objects::Node;
 use crate::options::Options;
@@ -16,9 +17,6 @@ use crate::publisher::Published;
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
 /// Delay before a failed read is repeated.
 const RETRY_BACKOFF: Duration = Duration::from_secs(2);
-
-/// The other owners; none before the first look.
-pub(crate) type ObservedOwners = Option<OtherOwners>;
 
 /// Keeps the other owners up to date, without end.
 pub(crate) async fn observe(
@@ -42,14 +40,7 @@ pub(crate) async fn observe(
         let known = slices.borrow_and_update().clone();
         if let (Some(capacity), Some(known)) = (&capacity, known) {
             let now = OtherOwners::of(capacity, &options.disjoint_resources, known.values());
-            owners.send_if_modified(|last| {
-                let changes = last.as_ref() != Some(&now);
-                if changes {
-                    info!(?now, "other owners of GPUs");
-                    *last = Some(now);
-                }
-                changes
-            });
+            note(owners, now);
         }
         tokio::select! {
             changed = slices.changed() => if changed.is_err() { return },
