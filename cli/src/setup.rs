@@ -136,8 +136,8 @@ impl Engine {
             }
             Self::Containerd | Self::Crio if undo => "next: restart the engine with systemctl",
             Self::Docker => {
-                "next: systemctl reload docker; without --default, start containers with \
-                 --runtime=cgpu"
+                "next: systemctl reload docker; without systemd: kill -HUP $(cat \
+                 /var/run/docker.pid)\nwithout --default, start containers with --runtime=cgpu"
             }
             Self::Containerd => {
                 "next: systemctl restart containerd; without --default, create a RuntimeClass with \
