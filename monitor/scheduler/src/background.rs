@@ -85,6 +85,9 @@ impl Gpu {
         let hosts =
             self.sharing == Sharing::Contended && !self.has_high(now) && self.rule.has_background();
         for at in 0..self.queue.len() {
+            if self.queue[at].background.is_none() {
+                self.queue[at].measure_turns(now, &self.tuning);
+            }
             let tenant = &self.queue[at];
             let may = hosts
                 && self.is_member(tenant)
@@ -92,28 +95,47 @@ impl Gpu {
                 && !self.is_bursty(now, tenant);
             match tenant.background {
                 Some(background) if may => self.update_background_tenant(from, now, at, background),
-                Some(_) => self.queue[at].background = None,
+                Some(background) => {
+                    let tenant = &mut self.queue[at];
+                    (tenant.background, tenant.interrupted) = (None, Some((now, background)));
+                }
                 None if may && !self.holds(tenant.id) => {
-                    let limit = self.limit(now, tenant);
-                    let modest = tenant.cost_alone(self.switch_cost()) <= limit * MAX_COST / 1000;
-                    let unsure = self.is_unsure(now, tenant);
-                    let sparse = tenant.gap >= self.tuning.background_gap && modest && !unsure;
-                    let why = if sparse {
-                        Some(Why::Sparse(None))
-                    } else {
-                        (!unsure && self.gains_by_sharing(now, at)).then(|| {
-                            Why::HostBound(SharedTurns::new(
-                                now,
-                                self.tuning.shared_turns_period,
-                                tenant.account.reported,
-                            ))
-                        })
-                    };
-                    self.queue[at].background = why.map(|why| self.grant_background(now, at, why));
+                    self.queue[at].background = self.resumed(now, at).or_else(|| {
+                        self.reason(now, at).map(|why| self.grant_background(now, at, why))
+                    });
                 }
                 None => {}
             }
         }
+    }
+
+    /// Returns why a container should run beside the others' turns.
+    fn reason(&self, now: Nanos, at: usize) -> Option<Why> {
+        let tenant = &self.queue[at];
+        if self.is_unsure(now, tenant) {
+            return None;
+        }
+        let limit = self.limit(now, tenant);
+        let modest = tenant.cost_alone(self.switch_cost()) <= limit * MAX_COST / 1000;
+        if tenant.gap >= self.tuning.background_gap && modest {
+            return Some(Why::Sparse(None));
+        }
+        let reported = tenant.account.reported;
+        self.gains_by_sharing(now, at).then(|| {
+            Why::HostBound(SharedTurns::new(now, self.tuning.shared_turns_period, reported))
+        })
+    }
+
+    /// Returns the shared turns that ended a moment ago because the container or the GPU fell
+    /// silent, with a new grant. Their trial goes on: a container that rests after each burst would
+    /// begin one with each, and none would ever end.
+    fn resumed(&mut self, now: Nanos, at: usize) -> Option<Background> {
+        let (left, before) = self.queue[at].interrupted.take()?;
+        let shared = matches!(before.why, Why::HostBound(_));
+        (shared && now < left + self.tuning.background_period).then(|| {
+            let Background { since, start, .. } = before;
+            Background { since, start, ..self.grant_background(now, at, before.why) }
+        })
     }
 
     fn grant_background(&mut self, now: Nanos, at: usize, why: Why) -> Background {
@@ -160,6 +182,7 @@ impl Gpu {
             Outcome::Leaves(cooldown) => {
                 let tenant = &mut self.queue[at];
                 tenant.background = None;
+                tenant.turns_since = (now, reported);
                 tenant.background_not_before = now + cooldown;
                 tenant.presumed_until = now + self.tuning.silence_tolerance;
                 return;

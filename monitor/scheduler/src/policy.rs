@@ -190,7 +190,6 @@ mod tests {
         let mut missing = Vec::new();
         for (file, texts) in [
             ("cli/src/table.rs", &quoted[..]),
-            ("cli/src/top/update.rs", &[format!("POLICIES: u32 = {};", NAMES.len())]),
             ("monitor/src/page/page.html", &quoted),
             ("monitor/src/metrics/families.rs", &[format!("scheduling policy, {range}.")]),
             ("deploy/monitor.toml", &listed),

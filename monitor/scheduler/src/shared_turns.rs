@@ -24,6 +24,7 @@ use super::background::{Outcome, Why};
 use super::gpu::Gpu;
 use super::refill::part;
 use super::tenants::Tenant;
+use super::tuning::Tuning;
 use super::turns::SAMPLES;
 
 /// Most of its own turns, in thousandths, that a host-bound container computes. Above it, switches
@@ -37,6 +38,8 @@ const TRIAL_PERIODS: u64 = 4;
 /// Least work after these periods, and before, in thousandths of that in turns.
 const MIN_YIELD: u64 = 970;
 const MIN_TRIAL_YIELD: u64 = 750;
+/// The same after these periods of one that rests: its neighbours gain more than it loses.
+const MIN_RESTING_YIELD: u64 = 850;
 /// Most doublings of the time until the next attempt.
 const MAX_DOUBLINGS: u32 = 4;
 /// What the GPU's own slicing leaves to those that share its time, in thousandths.
@@ -76,6 +79,25 @@ impl Tenant {
     pub(super) fn is_host_bound(&self) -> bool {
         self.duty.1 >= SAMPLES && self.high_duty < HOST_BOUND
     }
+
+    /// Returns whether its gaps are longer than a turn lasts through.
+    fn rests(&self, tuning: &Tuning) -> bool {
+        self.gap >= tuning.silence_tolerance
+    }
+
+    /// Measures what it computes with turns of its own, since it has them.
+    pub(super) fn measure_turns(&mut self, now: Nanos, tuning: &Tuning) {
+        let (since, reported) = self.turns_since;
+        let beside =
+            self.interrupted.is_some_and(|(left, _)| now < left + tuning.background_period);
+        let slept = now - self.active > tuning.background_cooldown;
+        if since == Nanos::ZERO || beside || slept {
+            self.turns_since = (now, self.account.reported);
+        } else if now - since >= Nanos(TRIAL_PERIODS * tuning.background_period.0) {
+            let reported = self.account.reported - reported;
+            self.in_turns = Some(part(reported.0, 1000, (now - since).0).0.min(1000));
+        }
+    }
 }
 
 impl Gpu {
@@ -88,10 +110,21 @@ impl Gpu {
     /// that already runs beside them does not fill its own.
     pub(super) fn gains_by_sharing(&self, now: Nanos, at: usize) -> bool {
         let tenant = &self.queue[at];
-        let (share, duty) = (self.share_of(now, tenant), tenant.duty());
-        let gains = self.slices(at).min(duty) > share * duty / 1000;
+        let duty = tenant.duty();
+        let most = self.slices(at).min(duty);
+        let gains = self.in_turns(now, tenant).is_some_and(|in_turns| most > in_turns);
         let is_known = tenant.is_host_bound() || (tenant.background.is_some() && duty < HOST_BOUND);
         is_known && gains && self.turn_holders(now, at) <= 1
+    }
+
+    /// Returns what a container computes with turns of its own, in thousandths of the GPU: of its
+    /// share what its gaps leave. Turns do not last through rests, so then it must be measured.
+    fn in_turns(&self, now: Nanos, tenant: &Tenant) -> Option<u64> {
+        if tenant.rests(&self.tuning) {
+            tenant.in_turns
+        } else {
+            Some(self.share_of(now, tenant) * tenant.duty() / 1000)
+        }
     }
 
     /// Returns what the GPU's own slicing gives a container at this place in the queue that always
@@ -120,14 +153,18 @@ impl Gpu {
         shared: SharedTurns,
         over: bool,
     ) -> Outcome {
-        let in_turns = self.share_of(now, &self.queue[at]) * self.queue[at].duty() / 1000;
+        let in_turns = self.in_turns(now, &self.queue[at]).unwrap_or_default();
         let alone_with_one = self.turn_holders(now, at) <= 1;
         let (trial, base) =
             (TRIAL_PERIODS * self.tuning.background_period.0, self.tuning.background_cooldown);
         let tenant = &mut self.queue[at];
         let time = (now - shared.since).0.max(1);
         let used = part((tenant.account.reported - shared.reported).0.min(time), 1000, time).0;
-        let least = if time >= trial { MIN_YIELD } else { MIN_TRIAL_YIELD };
+        let least = match tenant.rests(&self.tuning) {
+            _ if time < trial => MIN_TRIAL_YIELD,
+            true => MIN_RESTING_YIELD,
+            false => MIN_YIELD,
+        };
         if over && used < in_turns * least / 1000 {
             let doublings = tenant.failed_trials;
             tenant.failed_trials = (doublings + 1).min(MAX_DOUBLINGS);
@@ -135,6 +172,7 @@ impl Gpu {
         }
         if now >= shared.until || !alone_with_one {
             (tenant.high_duty, tenant.failed_trials) = (INITIAL_DUTY, 0);
+            tenant.in_turns = None;
             // Beside others its gaps are partly theirs.
             tenant.gap = Nanos::ZERO;
             return Outcome::Leaves(Nanos::ZERO);
@@ -163,6 +201,7 @@ mod tests {
         tenant.waiting = false;
         (tenant.gap, tenant.duty, tenant.high_duty) = (gap, (duty, SAMPLES), duty);
         tenant.account.reported = ms(100);
+        tenant.in_turns = Some(duty / 2);
         gpu.update_background(NOW, NOW);
         gpu
     }
@@ -191,6 +230,53 @@ mod tests {
         assert_eq!(with(ms(5), 20), Some(false), "one that computes now and then costs little");
         // With gaps of 5 ms, 3.9 ms of work and two switches of 100 us are 45 %.
         assert_eq!((with(ms(5), 438), with(ms(5), 439)), (Some(false), Some(true)));
+    }
+
+    /// Makes a container that rests and computes so much of the time in turns of its own, in
+    /// thousandths, for so long.
+    fn resting(in_turns: u64, time_ms: u64) -> Gpu {
+        let mut gpu = shared(FAIR, &[1, 1], ms(5), 439);
+        let tenant = &mut gpu.queue[0];
+        (tenant.background, tenant.in_turns) = (None, None);
+        tenant.turns_since = (NOW, tenant.account.reported);
+        for at in (0..time_ms).step_by(10) {
+            observe(&mut gpu, at, at + 10, us(10 * in_turns));
+        }
+        gpu
+    }
+
+    #[test]
+    fn container_that_rests_shares_turns_if_it_computes_less_in_its_own() {
+        assert_eq!(shares(&resting(300, 190)), None, "too short a time");
+        assert_eq!((shares(&resting(300, 200)), shares(&resting(445, 200))), (Some(true), None));
+    }
+
+    /// It computes three tenths of the time in turns of its own.
+    #[test]
+    fn container_that_rests_shares_turns_while_they_cost_it_little() {
+        let stays = |thousandths: u64| {
+            let mut gpu = resting(300, 200);
+            let each = us(10 * thousandths);
+            (20..60).for_each(|step| observe(&mut gpu, step * 10, step * 10 + 10, each));
+            background(&gpu).is_some()
+        };
+        assert!(stays(258) && !stays(252), "0.85 of it");
+    }
+
+    /// Regression: each rest of 20 ms began the trial again, so it never ended.
+    #[test]
+    fn trial_goes_on_after_a_rest() {
+        let mut gpu = sharing();
+        for burst in 0..4 {
+            let from = burst * 40;
+            observe(&mut gpu, from, from + 15, ms(3));
+            gpu.sharing = crate::step::Sharing::Watched;
+            observe(&mut gpu, from + 15, from + 36, Nanos::ZERO);
+            assert!(gpu.queue[0].background.is_none());
+            gpu.sharing = crate::step::Sharing::Contended;
+            observe(&mut gpu, from + 36, from + 40, Nanos::ZERO);
+        }
+        assert!(gpu.queue[0].background_not_before > NOW + ms(100), "{gpu:?}");
     }
 
     #[test]

@@ -56,8 +56,14 @@ pub(super) struct Tenant {
     /// It missed a turn; with the fingerprint of its reports then.
     pub(super) dormant: Option<u64>,
     pub(super) background: Option<super::background::Background>,
+    /// The same when the container or the GPU fell silent, and when that was.
+    pub(super) interrupted: Option<(Nanos, super::background::Background)>,
     /// It may not do so again before then.
     pub(super) background_not_before: Nanos,
+    /// Since when it has had turns of its own, and what it had reported then.
+    pub(super) turns_since: (Nanos, Nanos),
+    /// What it computed with them, in thousandths of the time.
+    pub(super) in_turns: Option<u64>,
     /// Number of attempts in a row to share turns that gained nothing.
     pub(super) failed_trials: u32,
     /// How much of its own turns it is busy, in thousandths, and from how many turns that is known.
@@ -127,7 +133,10 @@ impl Tenant {
             presumed_until: Nanos::ZERO,
             dormant: None,
             background: None,
+            interrupted: None,
             background_not_before: Nanos::ZERO,
+            turns_since: (Nanos::ZERO, Nanos::ZERO),
+            in_turns: None,
             failed_trials: 0,
             duty: (999, 0),
             high_duty: 1000,

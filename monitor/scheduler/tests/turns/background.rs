@@ -175,3 +175,25 @@ fn requests_of_several_processes_take_no_longer_than_by_native_slicing() {
         }
     }
 }
+
+/// A server computes for 3.8 ms, waits for it with calls that its gate does not see, and rests for 5
+/// ms. The GPU gives slices to contexts, so beside turns of many processes it has few.
+#[test]
+fn server_keeps_its_share_beside_a_container_of_many_processes() {
+    const SERVER: &[Load] = &[Load::bursts(60, 64, 5_000)];
+    for (weights, kernel_us) in [([3, 1], 60), ([3, 1], 1_000), ([1, 1], 60), ([1, 1], 3_000)] {
+        let beside = |policy, processes| {
+            let neighbour = vec![Load::saturating(kernel_us); processes];
+            let tenants: [(u32, &[Load]); 2] = [(weights[0], &neighbour), (weights[1], SERVER)];
+            let mut harness = Harness::new(policy, &tenants);
+            let all = harness.containers.iter_mut().flat_map(|one| &mut one.processes);
+            all.for_each(|process| process.bounded = true);
+            harness.run_for(SECOND);
+            harness.run_and_measure(TIME).map_parts(TIME)[1]
+        };
+        let (one, four) = (beside(WEIGHTED, 1), beside(WEIGHTED, 4));
+        let native = beside(Policy::Native, 4);
+        println!("{weights:?} {kernel_us} us: {one:.1}, {four:.1}; native {native:.1}");
+        assert!(four >= 0.75 * one && four > native, "{weights:?} {kernel_us}: {one:.1} {four:.1}");
+    }
+}

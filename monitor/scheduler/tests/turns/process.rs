@@ -126,6 +126,12 @@ struct Batch {
     upto: u64,
     estimate: u64,
     launches: u64,
+    /// Others ran beside it when its marker was placed.
+    beside: bool,
+}
+
+impl Batch {
+    const EMPTY: Self = Self { upto: 0, estimate: 0, launches: 0, beside: false };
 }
 
 #[derive(Debug)]
@@ -212,7 +218,7 @@ impl Process {
             base: 0,
             seen_turn: 0,
             batches: VecDeque::new(),
-            pending: Batch { upto: 0, estimate: 0, launches: 0 },
+            pending: Batch::EMPTY,
             credit: 0,
             frontier: 0,
             since: 0,
@@ -277,11 +283,11 @@ impl Process {
                 }
             }
             Thread::Throttled { until, since } if until <= now => {
-                self.measure(now, gpu, page.beside);
+                self.measure(now, gpu);
                 self.launch(now, gpu, page, siblings, random, Some(since), &mut asked);
             }
             Thread::Held { word, until } if until <= now => {
-                self.measure(now, gpu, page.beside);
+                self.measure(now, gpu);
                 self.publish(now, siblings);
                 let spent = self.cell.spent + siblings.spent;
                 let free = page.turn & 0xff == YOURS
@@ -349,13 +355,13 @@ impl Process {
         if metered {
             self.cell.inflight -= self.credit;
             self.credit = 0;
-            self.measure(now, gpu, page.beside);
+            self.measure(now, gpu);
             if dry && self.batches.is_empty() {
                 self.measure_by_estimate(now, gpu);
             }
             let batch = if page.bound > 0 { BATCH.min(page.bound / 2) } else { BATCH };
             if self.pending.estimate >= batch {
-                self.mark(now);
+                self.mark(now, page.beside);
             }
             if page.turn != self.seen_turn {
                 if self.seen_turn & 0xff == OPEN
@@ -371,7 +377,7 @@ impl Process {
                     self.since = now;
                     self.due = now;
                     self.frontier = self.frontier.max(now);
-                    self.mark(now);
+                    self.mark(now, page.beside);
                 }
                 self.seen_turn = page.turn;
                 self.base = self.cell.busy + self.cell.inflight;
@@ -418,7 +424,7 @@ impl Process {
                 }
                 _ => {
                     if self.pending.launches > 0 {
-                        self.mark(now);
+                        self.mark(now, page.beside);
                     }
                     self.cell.waiting = 1;
                     // A thread that keeps waiting does not launch, and has notified. But a turn may
@@ -478,7 +484,7 @@ impl Process {
             self.pending.estimate += estimate;
             self.pending.launches += launches;
             if self.known == Known::Nothing || dry {
-                self.mark(now);
+                self.mark(now, page.beside);
             }
             self.publish(now, siblings);
         }
@@ -511,10 +517,10 @@ impl Process {
         LOOKS
     }
 
-    fn mark(&mut self, now: u64) {
+    fn mark(&mut self, now: u64, beside: bool) {
         self.marked = now;
-        self.batches.push_back(self.pending);
-        self.pending = Batch { upto: 0, estimate: 0, launches: 0 };
+        self.batches.push_back(Batch { beside, ..self.pending });
+        self.pending = Batch::EMPTY;
     }
 
     /// Returns until when to sleep before the next launch; none: launch.
@@ -557,7 +563,7 @@ impl Process {
         if self.batches.is_empty() || overdue < 100 * US { 0 } else { (now - self.since) / 4 }
     }
 
-    fn measure(&mut self, now: u64, gpu: &mut Gpu, beside: bool) {
+    fn measure(&mut self, now: u64, gpu: &mut Gpu) {
         let done = &mut gpu.queues[self.context].done;
         while let Some(batch) = self.batches.front().copied() {
             // A completion is seen three microseconds late.
@@ -578,7 +584,7 @@ impl Process {
             let unmeasured = self.cell.inflight.saturating_sub(batch.estimate);
             self.due = now.max(end + unmeasured);
             // Beside others the span includes their slices: at most the expected time is charged.
-            self.cell.busy += if beside { measured.min(batch.estimate) } else { measured };
+            self.cell.busy += if batch.beside { measured.min(batch.estimate) } else { measured };
             self.cell.last = end + 2 * US;
             self.cell.inflight = self.cell.inflight.saturating_sub(batch.estimate);
             if batch.estimate > 2 * US {
@@ -586,13 +592,16 @@ impl Process {
                 // A long measurement may include others' slices; a short one cannot.
                 self.estimate = match (self.known, each < self.estimate) {
                     (Known::Nothing, _) => each,
-                    (Known::AtMost, _) if !beside => each,
+                    (Known::AtMost, _) if !batch.beside => each,
                     (_, true) => u64::midpoint(self.estimate, each),
-                    (Known::Well, false) if !beside => (7 * self.estimate + each) / 8,
+                    (Known::Well, false) if !batch.beside => (7 * self.estimate + each) / 8,
                     (_, false) => self.estimate,
                 };
-                self.known =
-                    if beside && self.known != Known::Well { Known::AtMost } else { Known::Well };
+                self.known = if batch.beside && self.known != Known::Well {
+                    Known::AtMost
+                } else {
+                    Known::Well
+                };
             }
         }
         if !self.metering() {
@@ -603,8 +612,7 @@ impl Process {
     /// Measures launches without a marker before a gap by estimate: a marker now would measure the
     /// gap, too.
     fn measure_by_estimate(&mut self, now: u64, gpu: &mut Gpu) {
-        let pending =
-            std::mem::replace(&mut self.pending, Batch { upto: 0, estimate: 0, launches: 0 });
+        let pending = std::mem::replace(&mut self.pending, Batch::EMPTY);
         gpu.queues[self.context].done.retain(|done| done.number > pending.upto);
         self.cell.busy += pending.estimate;
         self.cell.inflight = self.cell.inflight.saturating_sub(pending.estimate);
