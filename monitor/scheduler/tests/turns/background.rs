@@ -176,8 +176,8 @@ fn requests_of_several_processes_take_no_longer_than_by_native_slicing() {
     }
 }
 
-/// A server computes for 3.8 ms, waits for it with calls that its gate does not see, and rests for 5
-/// ms. The GPU gives slices to contexts, so beside turns of many processes it has few.
+/// A server computes for 3.8 ms, waits for it with calls that its gate does not see, and rests for
+/// 5 ms. The GPU gives slices to contexts, so beside turns of many processes it has few.
 #[test]
 fn server_keeps_its_share_beside_a_container_of_many_processes() {
     const SERVER: &[Load] = &[Load::bursts(60, 64, 5_000)];
