@@ -1,14 +1,13 @@
-//! The monitor's page for display, copied by read(2).
+//! The monitor's page for display, copied.
 
-use std::fs::File;
 use std::mem::offset_of;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::file::{self, Access, Error, Fault};
 use crate::grant::Turn;
 use crate::layout::{GPUS, Grant, GrantGpu};
 use crate::preamble::{self, Kind};
+use crate::quiet_file::QuietFile;
 use crate::record::Record;
 use crate::units::{Bytes, Nanos};
 
@@ -73,7 +72,7 @@ impl Measured {
 #[derive(Debug)]
 pub struct GrantReader {
     path: PathBuf,
-    file: File,
+    file: QuietFile,
 }
 
 impl GrantReader {
@@ -83,6 +82,7 @@ impl GrantReader {
     /// [`Error`] when it is missing or cannot be used.
     pub fn open(directory: &Path) -> Result<Self, Error> {
         let file = file::open(directory, Kind::Grant, Access::Read)?;
+        let file = QuietFile::new(file, size_of::<Grant>());
         Ok(Self { path: directory.join(Kind::Grant.name()), file })
     }
 

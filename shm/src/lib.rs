@@ -92,6 +92,8 @@ pub mod peer;
 #[cfg(not(loom))]
 pub mod process_stat;
 #[cfg(not(loom))]
+mod quiet_file;
+#[cfg(not(loom))]
 mod record;
 #[cfg(not(loom))]
 pub mod region;

@@ -1,15 +1,12 @@
-//! A container's `use` file as the monitor sees it: copied by read(2), never mapped, never trusted.
+//! A container's `use` file as the monitor sees it: copied, never trusted.
 //!
-//! With a mapping, a container could kill the monitor by truncating the file. A copy may be torn
-//! between words, and any word may be invalid. Counts are bounded here; the monitor bounds the
+//! A copy does not raise SIGBUS if the container truncates the file. It may be torn between words, and any word may be invalid. Counts are bounded here; the monitor bounds the
 //! figures.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::mem::offset_of;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 use crate::file::{self, Access, Error, Fault};
@@ -21,6 +18,7 @@ use crate::layout::{
 };
 use crate::named_count;
 use crate::preamble::{self, InvalidPreamble, Kind};
+use crate::quiet_file::QuietFile;
 use crate::record::Record;
 use crate::slots::{State, Word};
 use crate::unaccounted::UnaccountedDelta;
@@ -194,9 +192,9 @@ impl Cell {
 #[derive(Debug)]
 pub struct Reader {
     path: PathBuf,
-    file: File,
+    file: QuietFile,
     /// The monitor's page; `None`: nothing is measured.
-    grant: Option<File>,
+    grant: Option<QuietFile>,
     buffer: Vec<u8>,
 }
 
@@ -206,15 +204,17 @@ impl Reader {
     /// # Errors
     /// [`Error`] when it is missing or cannot be used.
     pub fn open(directory: &Path) -> Result<Self, Error> {
-        let file = file::open(directory, Kind::Use, Access::Read)?;
+        let file =
+            QuietFile::new(file::open(directory, Kind::Use, Access::Read)?, size_of::<Use>());
         let grant = file::open(directory, Kind::Grant, Access::Read).ok();
+        let grant = grant.map(|file| QuietFile::new(file, size_of::<Grant>()));
         Ok(Self { path: directory.join(Kind::Use.name()), file, grant, buffer: Vec::new() })
     }
 
     /// The file, to check which slots live ([`crate::liveness::liveness`]).
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.file.file()
     }
 
     /// Copies the used part of the file, and what the monitor has measured beyond it.
@@ -240,7 +240,7 @@ impl Reader {
     fn read_drained(&mut self, slots: &mut [Slot]) {
         let Some(grant) = &self.grant else { return };
         self.buffer.resize(slots.len() * size_of::<u64>(), 0);
-        if grant.read_exact_at(&mut self.buffer, offset_of!(Grant, drained) as u64).is_err() {
+        if grant.read_exact_at(&mut self.buffer, offset_of!(Grant, drained)).is_err() {
             return;
         }
         for (at, slot) in slots.iter_mut().enumerate() {
@@ -254,7 +254,7 @@ impl Reader {
         let Some(grant) = &self.grant else { return };
         let row = offset_of!(Grant, unaccounted) + index.get() * SLOTS * size_of::<u64>();
         self.buffer.resize(gpu.cells.len() * size_of::<u64>(), 0);
-        if grant.read_exact_at(&mut self.buffer, row as u64).is_err() {
+        if grant.read_exact_at(&mut self.buffer, row).is_err() {
             return;
         }
         for (at, (slot, cell)) in slots.iter().zip(&mut gpu.cells).enumerate() {
@@ -265,7 +265,7 @@ impl Reader {
             + index.get() * size_of::<layout::GrantGpu>()
             + offset_of!(layout::GrantGpu, returned);
         self.buffer.resize(size_of::<u64>(), 0);
-        if grant.read_exact_at(&mut self.buffer, word as u64).is_ok() {
+        if grant.read_exact_at(&mut self.buffer, word).is_ok() {
             gpu.take_returned(Record(&self.buffer).u64(0));
         }
     }
@@ -282,7 +282,7 @@ impl Reader {
     ) -> Result<(), Error> {
         let slots = slots.min(SLOTS);
         let row = offset_of!(Use, cell) + gpu.get() * SLOTS * size_of::<layout::Cell>();
-        // HB interval: read(2) takes the place of an Acquire. It copies upwards, and intervals lie
+        // HB interval: the copy takes the place of an Acquire. It goes upwards, and intervals lie
         // after the sequence that counts them, so a counted one was stored before it is copied.
         let bytes = self.read_at(row, slots * size_of::<layout::Cell>())?;
         cells.clear();
@@ -332,11 +332,11 @@ impl Reader {
 
     fn read_at(&mut self, offset: usize, length: usize) -> Result<Record<'_>, Error> {
         self.buffer.resize(length, 0);
-        match self.file.read_exact_at(&mut self.buffer, offset as u64) {
+        match self.file.read_exact_at(&mut self.buffer, offset) {
             Ok(()) => Ok(Record(&self.buffer)),
             Err(error) => {
                 let fault = if error.kind() == io::ErrorKind::UnexpectedEof {
-                    let found = self.file.metadata().map_or(0, |metadata| metadata.len());
+                    let found = self.file.length();
                     Fault::InvalidPreamble(InvalidPreamble::WrongSize {
                         found,
                         expected: Kind::Use.size(),

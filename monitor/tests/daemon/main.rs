@@ -18,6 +18,7 @@ mod slow_page;
 mod tree;
 mod upgrade;
 mod wall;
+mod watches;
 
 use std::fs;
 use std::io::{Read, Write};

@@ -313,7 +313,7 @@ fn rereads_of_an_open_node_cost_the_monitor_little() {
 }
 
 /// Returns the CPU time that the event loop's thread takes in 1.5 s with status requests.
-fn event_loop_cpu(monitor: &Monitor) -> Duration {
+pub(super) fn event_loop_cpu(monitor: &Monitor) -> Duration {
     let pid = monitor.pid().as_raw_nonzero();
     let cpu = || {
         let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/schedstat")).unwrap();
