@@ -34,7 +34,7 @@ pub(crate) fn make(release: &Release, sources: &Path) -> Result<(Value, Vec<u8>)
 }
 
 /// Reads all files below a folder. Links are read: they lead to files beside the chart.
-fn collect(folder: &Path, name: &str, files: &mut Vec<Entry>) -> Result<()> {
+pub(crate) fn collect(folder: &Path, name: &str, files: &mut Vec<Entry>) -> Result<()> {
     let cannot = || format!("cannot read {}", folder.display());
     for entry in fs::read_dir(folder).with_context(cannot)? {
         let path = entry.with_context(cannot)?.path();

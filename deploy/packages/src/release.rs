@@ -39,6 +39,10 @@ const BESIDE: &[&str] = &[
     "cgpu-dra-driver",
 ];
 
+/// Folders of the sources whose files the tarball has, for the commands of `docs/kubernetes.md`.
+const FOLDERS: &[&str] =
+    &["kubernetes/chart", "kubernetes/examples", "kubernetes/image", "kubernetes/manifests"];
+
 impl Release {
     /// Describes the release of these sources: of its last commit, or of SOURCE_DATE_EPOCH outside
     /// of a repository.
@@ -106,6 +110,9 @@ impl Release {
             let is_text = file.starts_with("share/") || is_source(&file) && !file.ends_with(".sh");
             let mode = if is_text { 0o644 } else { 0o755 };
             entries.push(Entry::file(format!("{name}/{file}"), files.read(&file)?, mode));
+        }
+        for folder in FOLDERS {
+            chart::collect(&sources.0.join(folder), &format!("{name}/{folder}"), &mut entries)?;
         }
         let archive = archive::gzip(&archive::tar(&entries, self.time)?)?;
         Ok((format!("{name}.tar.gz"), archive))

@@ -255,6 +255,33 @@ fn tarball_has_what_its_scripts_install() {
     }
 }
 
+/// The commands of the pages are for the folder of the tarball.
+#[test]
+fn tarball_has_the_files_for_clusters_that_its_pages_name() {
+    let fixture = Fixture::new();
+    let files = unpack(gunzip(fixture.file("-x86_64.tar.gz").1).as_slice());
+    let folder = format!("cgpu-{}-x86_64", env!("CARGO_PKG_VERSION"));
+    let mut named = BTreeSet::new();
+    for (path, file) in &files {
+        let Packed::File(_, text) = file else { continue };
+        if !path.ends_with(".md") && !path.ends_with("NOTES.txt") {
+            continue;
+        }
+        let text = std::str::from_utf8(text).expect("UTF-8");
+        let is_part = |it: char| it.is_ascii_alphanumeric() || "/-_.".contains(it);
+        let words = text.split(|it| !is_part(it)).map(|word| word.trim_end_matches(['.', '/']));
+        named.extend(words.filter(|word| word.starts_with("kubernetes/")));
+    }
+    assert!(named.contains("kubernetes/image/Dockerfile"), "{named:?}");
+    for name in named {
+        let path = format!("{folder}/{name}");
+        let is_packed = files.keys().any(|file| {
+            file.strip_prefix(&path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        });
+        assert!(is_packed, "no {name}");
+    }
+}
+
 /// Returns the blob of a descriptor, after a check of size and sum.
 fn blob<'a>(layout: &'a BTreeMap<String, Packed>, descriptor: &Value) -> &'a [u8] {
     let digest = descriptor["digest"].as_str().expect("a digest");
