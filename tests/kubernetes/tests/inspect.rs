@@ -508,7 +508,7 @@ fn doctor_names_why_a_claim_is_not_allocated() {
         outcome.stdout,
         "Why is this pod pending?\n  pod test/waits, claim gpu (claim_no_memory)\n    \
          No selected device has enough memory free.\n    \
-         found: request gpu: 1/1 devices: 8192 of 9216 MiB free\n    \
+         found: request gpu: 1/1 devices: 8192 MiB free, 9216 requested\n    \
          do:    Wait until other pods end, request less, or add a node.\n\
          something is wrong; examined: API server v1.36.2, pod test/waits\n"
     );

@@ -214,7 +214,7 @@ fn examine<'a>(
 }
 
 /// Returns how many devices lack what, the most common last: `1/3 devices: not selected; 2/3
-/// devices: 4096 of 6144 MiB free`. Of several amounts the largest is named.
+/// devices: 4096 MiB free, 6144 requested`. Of several amounts the largest is named.
 fn counted(misfits: &[Misfit], all: usize) -> String {
     let mut groups: BTreeMap<Lack, (usize, &Misfit)> = BTreeMap::new();
     for misfit in misfits {

@@ -72,20 +72,28 @@ pub(crate) fn count(request: &Alternative, device: &Device) -> Result<u64, Misfi
         let need = match &amount.request_policy {
             Some(policy) => rounded(wanted, policy).map_err(|most| {
                 let mode = device.text("mode");
-                Misfit::new(Lack::OtherMode, 0, format!("{name} at most {most}, mode {mode}"))
+                // A GPU that gives cores gives each claim the weight 1.
+                let has_cores = device.published.capacity.contains_key(CORES);
+                let lack = match name.as_str() {
+                    WEIGHT if has_cores => Lack::OtherMode,
+                    _ => Lack::TooSmall,
+                };
+                Misfit::new(lack, most, format!("{name} at most {most}, mode {mode}"))
             })?,
             None => wanted,
         };
         needs.push((name.as_str(), need, total));
     }
-    let amounts = |name: &str, part: u64, whole: u64| match name {
-        MEMORY => format!("{} of {} MiB", part >> 20, whole.div_ceil(1 << 20)),
-        CORES => format!("{part} of {whole} % of the cores"),
-        _ => format!("{part} of {name} {whole}"),
+    let amounts = |name: &str, word: &str, part: u64, need: u64| match name {
+        MEMORY => {
+            format!("{} MiB{word}, {} requested", part >> 20, need.div_ceil(1 << 20))
+        }
+        CORES => format!("{part} % of the cores{word}, {need} requested"),
+        _ => format!("{name} {part}{word}, {need} requested"),
     };
     for (name, need, total) in &needs {
         if need > total {
-            let detail = format!("has {}", amounts(name, *total, *need));
+            let detail = format!("has {}", amounts(name, "", *total, *need));
             return Err(Misfit::new(Lack::TooSmall, *total, detail));
         }
     }
@@ -101,7 +109,7 @@ pub(crate) fn count(request: &Alternative, device: &Device) -> Result<u64, Misfi
                 WEIGHT => Lack::Weight,
                 _ => Lack::Memory,
             };
-            return Err(Misfit::new(lack, free, format!("{} free", amounts(name, free, *need))));
+            return Err(Misfit::new(lack, free, amounts(name, " free", free, *need)));
         }
         count = count.min(free.checked_div(*need).unwrap_or(u64::MAX));
     }

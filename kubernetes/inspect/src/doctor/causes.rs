@@ -242,7 +242,8 @@ cgpu_diagnosis::causes! {
     NoDriver, NoGpu, Wrong, "no_driver",
         "Pods are to claim GPUs of the node, but cgpu-dra-driver has published none.",
         "Check the driver's pod on that node and its log (kubectl logs); it needs NVML or the \
-         monitor.";
+         monitor. Pods with claims cannot end without it: install the chart again, or label the \
+         node, until they have ended.";
     DriverFailing, NoGpu, Wrong, "driver_failing",
         "cgpu-dra-driver does not run on the node.",
         "Read its log (kubectl logs) and its events.";

@@ -117,7 +117,7 @@ fn doctor_explains_each_claim_that_the_scheduler_does_not_allocate() {
             "large",
             request("cgpu", &json!({"memory": "64Gi"})),
             "claim_too_large",
-            "2/4 devices: has 40960 of 65536 MiB",
+            "2/4 devices: has 40960 MiB, 65536 requested",
         ),
         (
             "cores",
@@ -128,7 +128,7 @@ fn doctor_explains_each_claim_that_the_scheduler_does_not_allocate() {
         (
             "weight",
             request("cgpu", &json!({"memory": "1Gi", "weight": "21"})),
-            "claim_other_mode",
+            "claim_too_large",
             "weight at most 20",
         ),
         ("count", distinct, "claim_too_few_devices", "a node has 1 of 2 devices"),
@@ -171,9 +171,9 @@ fn doctor_explains_each_claim_that_the_scheduler_does_not_allocate() {
     }
     until_holds("they are allocated", || plane.allocated().len() == 5);
     plane.apply(&pod("memory", &request("cgpu", &json!({"memory": "3Gi"}))));
-    assert_cause(&plane, "memory", "claim_no_memory", "2/4 devices: 2048 of 3072 MiB free");
+    assert_cause(&plane, "memory", "claim_no_memory", "2/4 devices: 2048 MiB free, 3072 requested");
     plane.apply(&pod("place", &request("cgpu-mig", &json!({"memory": "1Gi"}))));
-    assert_cause(&plane, "place", "claim_no_weight", "2/4 devices: 0 of weight 1 free");
+    assert_cause(&plane, "place", "claim_no_weight", "2/4 devices: weight 0 free, 1 requested");
 
     let table = inspect(&plane, &["-d"]);
     for part in ["n1    gpu-1", "38912", "full-3", "not allocated: 11"] {

@@ -258,7 +258,7 @@ fn claims_without_a_device_have_a_cause() {
         (
             claim("c", json!({"memory": "41Gi"})),
             "claim_too_large",
-            "request gpu: 2/2 devices: has 40960 of 41984 MiB",
+            "request gpu: 2/2 devices: has 40960 MiB, 41984 requested",
         ),
         (
             claim("c", json!({"memory": "1Gi", "cores": "10"})),
@@ -267,7 +267,7 @@ fn claims_without_a_device_have_a_cause() {
         ),
         (
             claim("c", json!({"memory": "1Gi", "weight": "21"})),
-            "claim_other_mode",
+            "claim_too_large",
             "request gpu: 2/2 devices: weight at most 20, mode weight",
         ),
         (
@@ -349,26 +349,26 @@ fn claims_that_wait_for_room_have_a_cause() {
             full(("36Gi", 1), ("38Gi", 1)),
             memory(),
             "claim_no_memory",
-            "request gpu: 2/2 devices: 4096 of 6144 MiB free",
+            "request gpu: 2/2 devices: 4096 MiB free, 6144 requested",
         ),
         (
             full(("1Gi", 18), ("38Gi", 1)),
             memory(),
             "claim_no_memory",
-            "request gpu: 1/2 devices: 2 of weight 3 free; 1/2 devices: 2048 of 6144 MiB free",
+            "request gpu: 1/2 devices: weight 2 free, 3 requested; 1/2 devices: 2048 MiB free, 6144 requested",
         ),
         (
             full(("1Gi", 18), ("1Gi", 19)),
             memory(),
             "claim_no_weight",
-            "request gpu: 2/2 devices: 2 of weight 3 free",
+            "request gpu: 2/2 devices: weight 2 free, 3 requested",
         ),
         // A claim without amounts gets all of the memory.
         (
             full(("1Gi", 1), ("2Gi", 1)),
             claim("c", json!({})),
             "claim_no_memory",
-            "request gpu: 2/2 devices: 39936 of 40960 MiB free",
+            "request gpu: 2/2 devices: 39936 MiB free, 40960 requested",
         ),
     ] {
         assert_eq!(cluster.claiming(claim).found(), [(cause, found.to_owned())]);
@@ -390,7 +390,10 @@ fn claims_that_wait_for_room_have_a_cause() {
     let some = claim("c", json!({"memory": "1Gi", "cores": "30"}));
     assert_eq!(
         cores("80").claiming(some.clone()).found(),
-        [("claim_no_cores", "request gpu: 1/1 devices: 20 of 30 % of the cores free".to_owned())]
+        [(
+            "claim_no_cores",
+            "request gpu: 1/1 devices: 20 % of the cores free, 30 requested".to_owned()
+        )]
     );
     assert_eq!(cores("70").claiming(some).names(), ["claim_other_obstacle"]);
     let weight = claim("c", json!({"memory": "1Gi", "weight": "2"}));
