@@ -131,5 +131,10 @@ elif [ $start = yes ] && monitor get version > /dev/null 2>&1; then
 fi
 what=installed
 [ $was_there = no ] || what=upgraded
+# NEXT_STEPS=no: node.sh takes them.
+if [ "${NEXT_STEPS:-}" = no ]; then
+    say "$what"
+    exit
+fi
 say "$what; $started"
 say "no container engine was changed: cgpu setup docker|podman|containerd|crio"

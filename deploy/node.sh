@@ -30,13 +30,16 @@ sum() { { cksum < "$HOST$file"; } 2>/dev/null || :; }
 install() {
     before=$(sum)
     DESTDIR=$HOST OVER_LIMIT=${OVER_LIMIT:-end} METRICS=${METRICS:-} \
-        METRICS_ALLOW=${METRICS_ALLOW:-} sh "$here/install.sh" --no-start
+        METRICS_ALLOW=${METRICS_ALLOW:-} NEXT_STEPS=no sh "$here/install.sh" --no-start
     default=
     [ "${DEFAULT_RUNTIME:-true}" != true ] || default=--default
     # shellcheck disable=SC2086
     "$HOST/usr/bin/cgpu" setup "$ENGINE" $default --below "$HOST"
     # Containers go on while their engine restarts.
-    [ "$(sum)" = "$before" ] || host systemctl restart "$service"
+    if [ "$(sum)" != "$before" ]; then
+        host systemctl restart "$service"
+        say "$service was restarted"
+    fi
     if ! host test -d /run/systemd/system; then
         say "the node has no systemd: start /usr/bin/cgpu-monitor with its service manager"
         return
@@ -47,6 +50,7 @@ install() {
             say "the old monitor still runs; start the new one: systemctl restart cgpu-monitor"
     else
         host systemctl enable --now cgpu-monitor
+        say "the monitor runs"
     fi
 }
 

@@ -172,7 +172,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if before == after || (arguments.undo && has_nothing) {
         output::write(format_args!("{}: nothing to change\n", file.display()))?;
         // The engine may not have read the file since it was changed.
-        if !arguments.undo && !arguments.dry_run {
+        if !arguments.undo && !arguments.dry_run && arguments.below.is_none() {
             output::write(format_args!("{}\n", engine.advice(false)))?;
         }
         return Ok(ExitCode::SUCCESS);
@@ -198,7 +198,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     {
         eprintln!("cgpu: no container with a slice will start: {error}");
     }
-    output::write(format_args!("{}\n", engine.advice(arguments.undo)))?;
+    // node.sh, which names the host's folder, restarts the engine.
+    if arguments.below.is_none() {
+        output::write(format_args!("{}\n", engine.advice(arguments.undo)))?;
+    }
     // Never set here: the options change how all programs of the host use memory.
     let notes = if arguments.undo { Vec::new() } else { host_memory::advice(Path::new("/")) };
     for note in notes {
