@@ -1,7 +1,7 @@
 //! A container's `use` file as the monitor sees it: copied, never trusted.
 //!
-//! A copy does not raise SIGBUS if the container truncates the file. It may be torn between words, and any word may be invalid. Counts are bounded here; the monitor bounds the
-//! figures.
+//! A copy does not raise SIGBUS if the container truncates the file. It may be torn between words,
+//! and any word may be invalid. Counts are bounded here; the monitor bounds the figures.
 
 use std::collections::BTreeMap;
 use std::io;
