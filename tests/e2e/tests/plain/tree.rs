@@ -140,8 +140,9 @@ fn client(
 #[derive(Debug)]
 struct Size {
     descriptors: usize,
+    /// Memory in KiB, without pages of regions and of simulated GPUs, which are not the monitor's.
     resident: u64,
-    /// Private memory in KiB: pages of regions and of simulated GPUs are not the monitor's growth.
+    /// Private memory in KiB.
     own: u64,
 }
 
@@ -154,7 +155,7 @@ impl Size {
         };
         Self {
             descriptors: fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").count(),
-            resident: kib("VmRSS:"),
+            resident: kib("RssAnon:") + kib("RssFile:"),
             own: kib("RssAnon:"),
         }
     }
