@@ -51,8 +51,8 @@ impl QuietFile {
             iov_len: buffer.len(),
         };
         let own = process::id().cast_signed();
-        // SAFETY: writes at most `iov_len` bytes to the buffer. The kernel checks the other side,
-        // which is in this process's mapping.
+        // SAFETY: writes at most `iov_len` bytes to the buffer. The kernel reads the other side, in
+        // this process's mapping, and returns an error where that has no page.
         let copied = unsafe {
             libc::process_vm_readv(own, ptr::from_ref(&to), 1, ptr::from_ref(&from), 1, 0)
         };
@@ -71,10 +71,7 @@ impl QuietFile {
 
     /// Returns the error of a copy: the file has been truncated, or `other`.
     fn cut(&self, end: usize, other: io::Error) -> io::Error {
-        match self.length() < end as u64 {
-            true => io::ErrorKind::UnexpectedEof.into(),
-            false => other,
-        }
+        if self.length() < end as u64 { io::ErrorKind::UnexpectedEof.into() } else { other }
     }
 }
 
@@ -85,14 +82,21 @@ mod tests {
     use std::os::fd::FromRawFd;
     use std::os::unix::ffi::OsStrExt;
 
+    use tempfile::TempDir;
+
     use super::*;
 
-    #[test]
-    fn watched_folder_has_no_events_of_reads() {
+    /// Makes a file of two pages in a folder of its own.
+    fn two_pages() -> (TempDir, QuietFile) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("use");
         std::fs::write(&path, [7; 8192]).unwrap();
-        let file = QuietFile::new(File::open(&path).unwrap(), 8192);
+        (folder, QuietFile::new(File::open(&path).unwrap(), 8192))
+    }
+
+    #[test]
+    fn watched_folder_has_no_events_of_reads() {
+        let (folder, file) = two_pages();
         let watched = CString::new(folder.path().as_os_str().as_bytes()).unwrap();
         // SAFETY: a plain call.
         let watch = unsafe { libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC) };
@@ -113,11 +117,9 @@ mod tests {
 
     #[test]
     fn read_of_a_truncated_file_is_an_error() {
-        let folder = tempfile::tempdir().unwrap();
+        let (folder, file) = two_pages();
         let path = folder.path().join("use");
-        std::fs::write(&path, [7; 8192]).unwrap();
-        let file = QuietFile::new(File::open(&path).unwrap(), 8192);
-        File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        File::options().write(true).open(path).unwrap().set_len(4096).unwrap();
         let mut bytes = [0; 100];
         for offset in [4050, 8000, 8100] {
             let error = file.read_exact_at(&mut bytes, offset).unwrap_err();

@@ -160,10 +160,12 @@ impl Gpu {
         let tenant = &mut self.queue[at];
         let time = (now - shared.since).0.max(1);
         let used = part((tenant.account.reported - shared.reported).0.min(time), 1000, time).0;
-        let least = match tenant.rests(&self.tuning) {
-            _ if time < trial => MIN_TRIAL_YIELD,
-            true => MIN_RESTING_YIELD,
-            false => MIN_YIELD,
+        let least = if time < trial {
+            MIN_TRIAL_YIELD
+        } else if tenant.rests(&self.tuning) {
+            MIN_RESTING_YIELD
+        } else {
+            MIN_YIELD
         };
         if over && used < in_turns * least / 1000 {
             let doublings = tenant.failed_trials;
