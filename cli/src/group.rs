@@ -14,8 +14,9 @@ use cgpu_client::control_group::{mounts, of_text};
 use clap::ValueEnum;
 use rustix::io::Errno;
 
-/// How the name of a group begins that `cgpu run` has made.
-const PREFIX: &str = "cgpu-";
+/// How the name of a group begins that `cgpu run` has made. Empty ones are removed, so none of
+/// another program may begin so.
+const PREFIX: &str = "cgpu-run-";
 
 const MAX_ATTEMPTS: u32 = 1000;
 

@@ -56,21 +56,23 @@ fn program_has_a_control_group_of_its_own_until_it_ends() {
         Child::start(run(&fixture, &caller, &options))
     };
     let mut first = start("auto", "a");
-    assert!(first.line().ends_with("/caller/cgpu-a"));
-    // One that was killed.
-    let _ = groups.create("caller/cgpu-killed");
+    assert!(first.line().ends_with("/caller/cgpu-run-a"));
+    // One that was killed, and an empty one of another program.
+    let _ = groups.create("caller/cgpu-run-killed");
+    let another = groups.create("caller/cgpu-another");
     // A run of the same name joins it.
     let mut second = start("auto", "a");
-    assert!(second.line().ends_with("/caller/cgpu-a"));
+    assert!(second.line().ends_with("/caller/cgpu-run-a"));
     let mut without = start("off", "b");
     assert!(without.line().ends_with("/caller"));
-    assert_eq!(below(&caller), ["cgpu-a"]);
+    fs::remove_dir(another).expect("an empty group of another program stays");
+    assert_eq!(below(&caller), ["cgpu-run-a"]);
     for child in [&mut first, &mut without] {
         child.signal(libc::SIGTERM);
     }
     first.finish().exits(9);
     without.finish().exits(9);
-    assert_eq!(below(&caller), ["cgpu-a"], "the second program is in it");
+    assert_eq!(below(&caller), ["cgpu-run-a"], "the second program is in it");
     second.signal(libc::SIGTERM);
     second.finish().exits(9);
     assert!(below(&caller).is_empty());
@@ -90,7 +92,7 @@ fn driver_limits_a_program_of_run_until_it_ends() {
         command.args([hold.as_os_str(), "512M".as_ref()]);
         let mut held = Child::start(command);
         held.line();
-        let folder = caller.join("cgpu-a");
+        let folder = caller.join("cgpu-run-a");
         // One margin for the process, and one for the next.
         fixture.eventually("the limit with margins", || {
             (driver(&fixture, &folder)[0] == 2048 * MIB).then_some(())
