@@ -1,5 +1,6 @@
 //! The driver of a program, as its gate calls it, on the timeline of the simulated GPU.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -16,13 +17,14 @@ use super::harness::{Harness, Role};
 
 /// A program's context and what it and its gate have created there.
 pub(super) struct Device {
-    context: ContextId,
+    contexts: Vec<ContextId>,
     made: Mutex<Made>,
 }
 
 #[derive(Default)]
 struct Made {
     streams: BTreeMap<usize, StreamId>,
+    /// Context for which the gate is called.
     events: Vec<EventId>,
     /// Events on which other streams wait for these streams.
     joints: BTreeMap<StreamId, EventId>,
@@ -31,13 +33,17 @@ struct Made {
 
 impl Device {
     /// Creates the context of a tenant.
-    pub(super) fn new(harness: &Harness<'_>, number: usize) -> Result<Self, cgpu_sim::Error> {
-        let context = harness.gpu(|timeline, _| {
+    pub(super) fn new(
+        harness: &Harness<'_>,
+        number: usize,
+        contexts: u32,
+    ) -> Result<Self, cgpu_sim::Error> {
+        let contexts = harness.gpu(|timeline, _| {
             // The process ids only need to differ.
             timeline.attach(number, 1 + u32::try_from(number).unwrap_or(0));
-            timeline.create_context(number, 0)
+            (0..contexts).map(|_| timeline.create_context(number, 0)).collect::<Result<_, _>>()
         })?;
-        Ok(Self { context, made: Mutex::default() })
+        Ok(Self { contexts, made: Mutex::default() })
     }
 
     fn made<T>(&self, what: impl FnOnce(&mut Made) -> T) -> T {
@@ -49,6 +55,8 @@ impl Device {
 pub(super) struct Driver<'a> {
     pub(super) role: &'a Role<'a, 'a>,
     pub(super) device: &'a Device,
+    /// Number of the thread's current context.
+    pub(super) current: Cell<usize>,
 }
 
 impl Driver<'_> {
@@ -56,18 +64,24 @@ impl Driver<'_> {
         self.device.made(what)
     }
 
+    fn context(&self) -> ContextId {
+        self.device.contexts[self.current.get() % self.device.contexts.len()]
+    }
+
     fn stream(&self, stream: Stream) -> Result<StreamId, DriverError> {
         if let Some(known) = self.made(|made| made.streams.get(&stream.handle).copied()) {
             return Ok(known);
         }
-        let new = self.role.gpu(|timeline, _| timeline.create_stream(self.device.context, false));
+        let context = self.context();
+        let new = self.role.gpu(|timeline, _| timeline.create_stream(context, false));
         let new = new.map_err(|_| DriverError)?;
         self.made(|made| made.streams.insert(stream.handle, new));
         Ok(new)
     }
 
     fn new_event(&self) -> Result<EventId, DriverError> {
-        let event = self.role.gpu(|timeline, _| timeline.create_event(self.device.context, true));
+        let context = self.context();
+        let event = self.role.gpu(|timeline, _| timeline.create_event(context, true));
         event.map_err(|_| DriverError)
     }
 
@@ -169,7 +183,8 @@ impl Driver<'_> {
     pub(super) fn ran(&self) -> Nanos {
         self.role.gpu(|timeline, now| {
             timeline.account_up_to(0, now);
-            timeline.context_busy(self.device.context)
+            let contexts = self.device.contexts.iter();
+            contexts.map(|context| timeline.context_busy(*context)).sum()
         })
     }
 }

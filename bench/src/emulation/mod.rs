@@ -61,12 +61,14 @@ pub(crate) struct Tenant<'a> {
     pub(crate) script: &'a Script<'a>,
     /// Number of threads that run the script.
     pub(crate) threads: u32,
+    /// Number of contexts of the program.
+    pub(crate) contexts: u32,
 }
 
 impl<'a> Tenant<'a> {
     /// Creates a tenant with a weight and one thread.
     pub(crate) fn new(weight: u32, script: &'a Script<'a>) -> Self {
-        Self { weight, percent: None, high_priority: None, script, threads: 1 }
+        Self { weight, percent: None, high_priority: None, script, threads: 1, contexts: 1 }
     }
 }
 
@@ -135,8 +137,10 @@ pub(crate) fn observe(setup: &Setup<'_>, instants: &[Nanos]) -> Result<Vec<Vec<O
     actors.push(None);
 
     let harness = Harness::new(&containers, &actors, setup.figures, setup.seed, setup.length);
-    let device = |number| Device::new(&harness, number).map_err(anyhow::Error::from);
-    let devices = (0..containers.len()).map(device).collect::<Result<Vec<_>>>()?;
+    let device = |(number, tenant): (usize, &Tenant<'_>)| {
+        Device::new(&harness, number, tenant.contexts).map_err(anyhow::Error::from)
+    };
+    let devices = setup.tenants.iter().enumerate().map(device).collect::<Result<Vec<_>>>()?;
     let processes = containers.iter().zip(&devices).map(|(container, device)| {
         let gate = Gate::new(&container.region, SLOT, &container.open);
         Process::new(container, gate, device)

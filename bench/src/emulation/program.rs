@@ -1,5 +1,7 @@
 //! A program in a script: driver calls behind the gate, and host time.
 
+use std::cell::Cell;
+
 use cgpu_launch::gate::{ContextKey, DriverError, Gate, Kernel, Launch, Stream, Thread};
 use cgpu_shm::atomic::Ordering;
 use cgpu_shm::units::{Bytes, Nanos};
@@ -76,13 +78,18 @@ pub(crate) struct Program<'a> {
 
 impl<'a> Program<'a> {
     pub(super) fn new(process: &'a Process<'a>, number: u32, role: &'a Role<'a, 'a>) -> Self {
-        let driver = Driver { role, device: process.device };
+        let driver = Driver { role, device: process.device, current: Cell::new(0) };
         Self { process, number, thread: Thread::default(), driver }
     }
 
     /// Returns the number of this thread in the program, from 0.
     pub(crate) fn thread(&self) -> u32 {
         self.number
+    }
+
+    /// Makes a context of the program the thread's current one.
+    pub(crate) fn set_context(&self, number: usize) {
+        self.driver.current.set(number);
     }
 
     /// Returns the time since the start of the run.
@@ -146,7 +153,7 @@ impl<'a> Program<'a> {
         {
             return launch();
         }
-        let (context, gpu) = (ContextKey(1), gpu());
+        let (context, gpu) = (ContextKey(1 + self.driver.current.get()), gpu());
         let launch_request =
             Launch { kernel, stream, context, gpu, programmatic, variable_cost: false };
         let admitted = gate.before_launch(&self.thread, launch_request, &self.driver, &self.driver);
@@ -188,7 +195,7 @@ impl<'a> Program<'a> {
         if gate.wants_completion(&self.thread) {
             gate.after_synchronize(
                 &self.thread,
-                (ContextKey(1), stream),
+                (ContextKey(1 + self.driver.current.get()), stream),
                 &self.driver,
                 &self.driver,
             );

@@ -9,6 +9,7 @@ use cgpu_shm::units::Bytes;
 
 use super::*;
 
+mod contexts;
 mod device;
 
 const WEIGHTED: Policy = Policy::Weighted { conserving: true };

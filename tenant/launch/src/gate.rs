@@ -12,6 +12,7 @@
 //!                              marker         events and writes on the streams
 //!                              admission      proceed, sleep or wait             pure
 //!                              sibling_queue  order of sibling processes         pure
+//!                              context_queue  order of the process's contexts    pure
 //!                              account        what is owed, in which turn        pure
 //!                              crate::gpu_time, crate::cost                      pure
 //!                              platform       the driver, time                   traits
@@ -28,6 +29,7 @@
 mod account;
 mod admission;
 mod admit;
+mod context_queue;
 mod marker;
 mod measure;
 mod platform;
@@ -38,6 +40,7 @@ mod thread;
 mod wait;
 
 use std::fmt;
+use std::time::{Duration, Instant};
 
 use cgpu_shm::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use cgpu_shm::grant::{Heartbeat, Turn, TurnState};
@@ -59,6 +62,9 @@ pub use cgpu_shm::clock::Clocks;
 use cgpu_shm::reason::Reason;
 use cgpu_shm::spin::Spin;
 use cgpu_shm::units::DeviceIndex as Gpu;
+
+/// How long a context's end waits for another thread that queries its events.
+const QUERY_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// A launch at the gate.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +106,7 @@ pub struct Gate<'r> {
     /// The first context that launched.
     context: AtomicUsize,
     /// Set once a second context has launched. A thread may change contexts between two launches,
-    /// so no thread gets a budget then.
+    /// so no thread gets a budget then: each launch takes the slow path.
     several_contexts: AtomicBool,
     devices: [DeviceGate; GPUS],
 }
@@ -222,7 +228,13 @@ impl<'r> Gate<'r> {
     /// Forgets the events of a context that is being destroyed.
     pub fn forget_context(&self, context: ContextKey) {
         for device in &self.devices {
+            // Threads in other contexts query this one's events, which end with it.
+            let limit = Instant::now() + QUERY_TIMEOUT;
+            while device.measuring.swap(true, Ordering::Acquire) && Instant::now() < limit {
+                std::thread::yield_now();
+            }
             device.account.lock().gpu_time.forget(context);
+            device.measuring.store(false, Ordering::Release);
         }
     }
 
@@ -259,13 +271,7 @@ impl<'r> Gate<'r> {
     fn read(&self, gpu: Gpu, now: Nanos) -> Reading {
         let reading = Reading::of(self.region.grant(), gpu, self.slot, &self.heartbeat, now);
         self.region.slot(self.slot).acked.store(reading.word.into(), Ordering::Relaxed);
-        // A budget is for one context. With several, the bound would send every launch on an open
-        // GPU to the slow path.
-        if self.several_contexts.load(Ordering::Relaxed) {
-            reading.unbounded_if_open()
-        } else {
-            reading
-        }
+        reading
     }
 
     /// Sums what the container's other processes report about the GPU and this turn.

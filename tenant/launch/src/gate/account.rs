@@ -9,6 +9,7 @@ use cgpu_shm::grant::Turn;
 use cgpu_shm::layout::Cell;
 use cgpu_shm::units::Nanos;
 
+use super::context_queue::ContextQueue;
 use super::reading::Reading;
 use super::sibling_queue::QueueEntry;
 use super::thread::Thread;
@@ -90,6 +91,7 @@ pub(crate) struct Account {
     pub(crate) given_up: Option<Nanos>,
     /// Its entry in the queue of the container's processes.
     pub(crate) queue_entry: QueueEntry,
+    pub(crate) context_queue: ContextQueue,
     budgets: Vec<ThreadBudget>,
 }
 
@@ -109,6 +111,7 @@ impl Account {
             no_markers_until: Nanos::ZERO,
             given_up: None,
             queue_entry: QueueEntry::default(),
+            context_queue: ContextQueue::default(),
             budgets: Vec::new(),
         }
     }

@@ -18,12 +18,13 @@ use cgpu_shm::grant::{Turn, TurnState};
 use cgpu_shm::units::Nanos;
 
 use super::account::{Account, Siblings};
+use super::context_queue;
 use super::marker::MARKER_WORTH;
 use super::reading::Reading;
 use super::sibling_queue::SiblingQueue;
 use super::thread::ThreadActivity;
 use crate::cost::Expected;
-use crate::gpu_time::{GpuTime, LaneId};
+use crate::gpu_time::{ContextKey, GpuTime, LaneId};
 
 /// Most estimated work in flight, unless it is fewer than [`PIPELINE`] launches.
 pub(crate) const IN_FLIGHT_BOUND: Nanos = Nanos::from_micros(500);
@@ -103,6 +104,8 @@ pub(crate) struct Request {
     /// It gets no budget: the next launch may be for another GPU.
     pub(crate) no_budget: bool,
     pub(crate) own_marker: bool,
+    /// Its context, if the process has several.
+    pub(crate) context: Option<ContextKey>,
     held: bool,
     throttled_since: Option<Nanos>,
     /// The turn under which it was held last.
@@ -123,6 +126,7 @@ impl Request {
             elsewhere: false,
             no_budget: false,
             own_marker: false,
+            context: None,
             held: false,
             throttled_since: None,
             held_under: None,
@@ -181,6 +185,9 @@ impl Request {
         match reading.turn.state() {
             TurnState::Open if reading.is_metered() => {
                 self.notify |= now - before > IDLE_AFTER;
+                if let Some(time) = self.behind_another_context(account, now) {
+                    return Admission::Sleep(time);
+                }
                 return self.throttle(account, Nanos::MAX, reading, siblings, now);
             }
             TurnState::Open => {
@@ -213,7 +220,10 @@ impl Request {
                             timeout: timeout.max(MIN_SLEEP),
                             notify: false,
                         },
-                        None => self.throttle(account, left, reading, siblings, now),
+                        None => match self.behind_another_context(account, now) {
+                            Some(time) => Admission::Sleep(time),
+                            None => self.throttle(account, left, reading, siblings, now),
+                        },
                     };
                 }
             }
@@ -227,11 +237,27 @@ impl Request {
         self.hold(account, reading, siblings, now)
     }
 
+    /// Returns how long to wait for the work of another context of the process. It may be about to
+    /// end, so that the GPU does not run dry.
+    fn behind_another_context(&self, account: &mut Account, now: Nanos) -> Option<Nanos> {
+        let context = self.context.filter(|_| !self.elsewhere)?;
+        let (left, overdue) = (account.ends(now) - now, account.work(now).overdue(now));
+        let others = account.gpu_time.works_in_others(context, now)
+            && left.max(overdue) > context_queue::LEAD;
+        let last = account.gpu_time.last();
+        let waits = account.context_queue.waits(context, others, last, now);
+        waits.then(|| (left - context_queue::LEAD).max(context_queue::POLL_INTERVAL))
+    }
+
     /// Returns whether a launch hardly delays the end of all work, because it runs beside what is
     /// in flight in other streams. That work has used up the turn and exceeds it by `over`.
     fn overlaps(&self, account: &mut Account, over: Nanos, now: Nanos) -> bool {
         let gpu_time = &mut account.gpu_time;
-        if gpu_time.busy_lanes() == 0 || self.expected.is_uncertain() || over > self.cost() {
+        if gpu_time.busy_lanes() == 0
+            || gpu_time.working_contexts() > 1
+            || self.expected.is_uncertain()
+            || over > self.cost()
+        {
             return false;
         }
         if self.ahead(gpu_time) == 0 {
@@ -297,6 +323,7 @@ impl Request {
         // in smaller parts. So have several streams, whose ends are seen separately.
         let threads = 1 + account.threads_with_budget(now);
         let is_open = reading.turn.state() == TurnState::Open;
+        let contexts = account.gpu_time.working_contexts().max(1) as u64;
         let several = siblings.working > 0 || threads > 1 || account.gpu_time.busy_lanes() > 1;
         // A bound from the monitor takes precedence: the monitor knows whether a tenant may arrive
         // that would wait for the work in flight.
@@ -305,8 +332,8 @@ impl Request {
             Nanos::ZERO => usual,
             // Two launches of unknown length are enough.
             requested if self.expected.unknown => requested.min(usual),
-            // On an open GPU the processes of a container run concurrently.
-            requested if is_open => Nanos(requested.0 / (1 + siblings.working)),
+            // On an open GPU the contexts of a container run concurrently.
+            requested if is_open => Nanos(requested.0 / (contexts + siblings.working)),
             requested => requested,
         };
         // Siblings see each other's budget a little late; threads of one process see it at once.
@@ -355,7 +382,7 @@ impl Request {
         // Work of several streams may run concurrently, and what fits the turn need not wait. Short
         // launches follow the bound.
         let ahead = self.ahead(&mut account.gpu_time);
-        let streams = account.gpu_time.busy_lanes() > usize::from(ahead > 0);
+        let streams = account.gpu_time.busy_lanes() > usize::from(ahead > 0) && contexts == 1;
         let long = Nanos(PIPELINE * high.0) > bound;
         let known = self.lane.is_some() && !self.expected.fresh && !overdue;
         if ends && streams && ahead < PIPELINE && long && known && !is_open && bound >= usual {

@@ -9,7 +9,9 @@ use cgpu_shm::reason::Reason;
 use cgpu_shm::units::Nanos;
 
 use super::admission::{Admission, Request};
-use super::marker::{MARKER_WORTH, has_own_marker, marker_worth, shared_marker_worth};
+use super::marker::{
+    MARKER_WORTH, covering_worth, has_own_marker, marker_worth, shared_marker_worth,
+};
 use super::reading::Reading;
 use super::slow_path::SlowPath;
 use super::thread::ThreadActivity;
@@ -103,7 +105,13 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
             let gpu_time = &mut account.gpu_time;
             let expected = gpu_time.expect(self.launch.kernel);
             let (busy, used) = (gpu_time.busy_lanes(), gpu_time.used_lanes(now));
+            let several = self.gate.several_contexts.load(Ordering::Relaxed);
             let worth = match marker_worth(reading, busy) {
+                // Contexts divide what may be in flight on an open GPU, and wait for each other's end.
+                _ if several => {
+                    let lanes = busy * gpu_time.working_contexts().max(1);
+                    shared_marker_worth(used).max(covering_worth(reading.bound, lanes))
+                }
                 MARKER_WORTH if beside || busy > 1 => shared_marker_worth(used),
                 worth => worth,
             };
@@ -121,8 +129,8 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
             }
             let mut request = Request::new(expected, activity, lane);
             request.own_marker = has_own_marker(reading, used, Nanos(expected.cost.into()));
-            request.no_budget =
-                request.own_marker || self.gate.several_contexts.load(Ordering::Relaxed);
+            request.no_budget = request.own_marker || several;
+            request.context = several.then_some(self.launch.context);
             (request, pending)
         };
         if let (Some(lane), PendingWork::Mark | PendingWork::Backlog) = (request.lane, pending) {

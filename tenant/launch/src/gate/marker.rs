@@ -14,7 +14,7 @@ use super::reading::Reading;
 use super::slow_path::SlowPath;
 use super::{Driver, DriverError, Event, Platform};
 use crate::cost::Contention;
-use crate::gpu_time::{BATCHES, Lane, LaneId, Marker, MarkerPlacement, WORDS};
+use crate::gpu_time::{BATCHES, ContextKey, Lane, LaneId, Marker, MarkerPlacement, WORDS};
 
 /// Open work that is worth a marker: on every second slow path of a busy thread.
 pub(super) const MARKER_WORTH: Nanos = Nanos::from_micros(600);
@@ -38,11 +38,16 @@ const MARKER_COOLDOWN: Nanos = Nanos::from_millis(100);
 /// lane's markers cover all that may be in flight: otherwise its last batch would be the greater
 /// part of it, and be reported only when all has run.
 pub(super) fn marker_worth(reading: &Reading, lanes: usize) -> Nanos {
-    let markers = (lanes.max(1) * BATCHES * 3 / 4) as u64;
     match reading.turn.state() {
-        TurnState::Open => OPEN_MARKER_WORTH.max(Nanos(reading.bound.0 / markers)),
+        TurnState::Open => OPEN_MARKER_WORTH.max(covering_worth(reading.bound, lanes)),
         TurnState::Yours | TurnState::Wait => MARKER_WORTH,
     }
+}
+
+/// Returns the least worth of a marker with which the markers of so many lanes cover all that may be
+/// in flight.
+pub(super) fn covering_worth(bound: Nanos, lanes: usize) -> Nanos {
+    Nanos(bound.0 / (lanes.max(1) * BATCHES * 3 / 4) as u64)
 }
 
 /// Returns how much work in a lane is worth a marker in a turn when the program uses `lanes` lanes.
@@ -115,15 +120,17 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
     }
 
     pub(super) fn record(&self, event: Event) -> Result<(), DriverError> {
-        self.driver.record_event(event, self.launch.stream).inspect_err(|_| self.failed())
+        self.driver
+            .record_event(event, self.launch.stream)
+            .inspect_err(|_| self.failed(self.launch.context))
     }
 
     /// Handles a driver error: the context's events are gone, or the context is broken.
-    pub(super) fn failed(&self) {
+    pub(super) fn failed(&self, context: ContextKey) {
         self.gate.count(Reason::MarkerFailed);
         let now = self.platform.now();
         let mut account = self.account();
         account.no_markers_until = now + MARKER_COOLDOWN;
-        account.gpu_time.forget(self.launch.context);
+        account.gpu_time.forget(context);
     }
 }

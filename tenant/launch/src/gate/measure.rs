@@ -192,7 +192,7 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
             match self.query(&batch) {
                 Ok(timing) => answer = Some(Answer { batch, timing, queried_at: clocks.raw }),
                 Err(DriverError) => {
-                    self.failed();
+                    self.failed(batch.context);
                     break;
                 }
             }
@@ -208,10 +208,10 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
         blocked: &mut Vec<LaneId>,
         clocks: Clocks,
     ) -> Option<EndedBatch> {
-        let word = |lane| self.word(self.launch.context, lane);
+        let word = |context, lane| self.word(context, lane);
         let mut account = self.account();
         self.note(&mut account, answer, blocked, clocks);
-        account.gpu_time.next_ended(self.launch.context, blocked, word, clocks.raw)
+        account.gpu_time.next_ended(blocked, word, clocks.raw)
     }
 
     /// Measures what has ended on a stream that takes no markers.
@@ -273,14 +273,10 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
     /// Records the last answer, and charges by estimate launches that no marker will follow.
     fn charge_unmarked(&self, answer: Option<Answer>, blocked: &mut Vec<LaneId>) {
         let clocks = self.platform.clocks();
-        let word = |context, lane| self.word(context, lane);
         let mut account = self.account();
         self.note(&mut account, answer, blocked, clocks);
         let gpu_time = &mut account.gpu_time;
         let unmarked = gpu_time.charge_overdue(clocks.raw);
-        if let Some(context) = gpu_time.abandoned(self.launch.context, clocks.raw, word) {
-            gpu_time.forget(context);
-        }
         drop(account);
         (0..unmarked).for_each(|_| self.gate.count(Reason::Unmarked));
     }

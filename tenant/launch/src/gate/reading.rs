@@ -59,15 +59,6 @@ impl Reading {
     pub(crate) fn is_metered(&self) -> bool {
         self.turn.state() != TurnState::Open || (self.bound > Nanos::ZERO && self.monitor.lives())
     }
-
-    /// Removes the bound on an open GPU.
-    pub(crate) fn unbounded_if_open(self) -> Self {
-        if self.turn.state() == TurnState::Open {
-            Self { bound: Nanos::ZERO, ..self }
-        } else {
-            self
-        }
-    }
 }
 
 /// Returns whether every GPU of the container is open, and without a bound if `bounded` says that

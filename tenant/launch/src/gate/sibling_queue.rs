@@ -70,7 +70,7 @@ pub(crate) struct QueueEntry {
 /// turns does not count: short turns would end before the budget does, and a long gap would use it
 /// up.
 #[derive(Clone, Copy, Debug, Default)]
-struct WaitBudget {
+pub(super) struct WaitBudget {
     /// The last end seen.
     last: Nanos,
     waited: Nanos,
@@ -78,11 +78,16 @@ struct WaitBudget {
 }
 
 impl WaitBudget {
-    fn left(&mut self, last: Nanos, now: Nanos) -> Nanos {
+    pub(super) fn left(&mut self, last: Nanos, now: Nanos) -> Nanos {
         let passed = self.looked.replace(now).map_or(Nanos::ZERO, |looked| now - looked);
         self.waited = if last == self.last { self.waited + passed } else { Nanos::ZERO };
         self.last = last;
         WAIT_BUDGET - self.waited
+    }
+
+    /// Stops counting until the next question.
+    pub(super) fn pause(&mut self) {
+        self.looked = None;
     }
 }
 
@@ -100,7 +105,7 @@ impl QueueEntry {
             self.free_since = None;
             (queue.busy_until - now).min(self.budget.left(queue.last, now))
         } else {
-            self.budget.looked = None;
+            self.budget.pause();
             // Siblings sleep until this process's work has run.
             let free_since = *self.free_since.get_or_insert(now.max(ends - LEAD));
             if queue.ahead == 0 {
@@ -112,12 +117,14 @@ impl QueueEntry {
         if wait > Nanos::ZERO {
             return Some(wait);
         }
-        (self.since, self.free_since, self.budget.looked) = (Some(now), None, None);
+        (self.since, self.free_since) = (Some(now), None);
+        self.budget.pause();
         None
     }
 
     pub(crate) fn interrupt(&mut self) {
-        (self.free_since, self.budget.looked) = (None, None);
+        self.free_since = None;
+        self.budget.pause();
     }
 }
 

@@ -42,11 +42,19 @@ struct Program<'a, 'r, 's> {
     driver: FakeDriver<'a, 's>,
     /// Launches on the thread's own budget.
     fast: std::cell::Cell<u64>,
+    /// The thread's current context.
+    context: std::cell::Cell<ContextKey>,
 }
 
 impl<'a, 'r, 's> Program<'a, 'r, 's> {
     fn new(gate: &'a Gate<'r>, driver: FakeDriver<'a, 's>) -> Self {
-        Self { gate, thread: Thread::default(), driver, fast: std::cell::Cell::new(0) }
+        Self {
+            gate,
+            thread: Thread::default(),
+            driver,
+            fast: std::cell::Cell::new(0),
+            context: std::cell::Cell::new(CONTEXT),
+        }
     }
 
     /// Launches as the shim does.
@@ -69,7 +77,7 @@ impl<'a, 'r, 's> Program<'a, 'r, 's> {
         let launch = Launch {
             kernel,
             stream,
-            context: CONTEXT,
+            context: self.context.get(),
             gpu: gpu(),
             programmatic,
             variable_cost: false,

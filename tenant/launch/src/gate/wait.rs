@@ -80,9 +80,7 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
                 if notify {
                     self.platform.notify_monitor();
                 }
-                let bounded =
-                    reading.monitor.lives() && !self.gate.several_contexts.load(Ordering::Relaxed);
-                if !all_open(self.gate.region.grant(), bounded) {
+                if !all_open(self.gate.region.grant(), reading.monitor.lives()) {
                     return;
                 }
             }

@@ -18,6 +18,7 @@ const VISIBILITY: Nanos = Nanos::from_micros(20);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndedBatch {
     pub(crate) lane: LaneId,
+    pub(crate) context: ContextKey,
     pub(super) number: u64,
     pub(crate) start: Start,
     pub(crate) end: Event,
@@ -116,30 +117,38 @@ impl GpuTime {
         });
     }
 
-    /// Returns a batch that is or may be over, of a lane in this context that is not in `blocked`.
+    /// Returns a batch that is or may be over, of a lane that is not in `blocked`, in any context.
     /// `word` reads the GPU's numbers.
     pub(crate) fn next_ended(
         &mut self,
-        context: ContextKey,
         blocked: &[LaneId],
-        word: impl Fn(usize) -> u64,
+        word: impl Fn(ContextKey, usize) -> u64,
         now: Nanos,
     ) -> Option<EndedBatch> {
         let lanes = self.lanes.iter_mut();
-        let lanes = lanes.filter(|lane| lane.key.context == context && !blocked.contains(&lane.id));
+        let lanes = lanes.filter(|lane| !blocked.contains(&lane.id));
         let over = lanes.filter_map(|lane| {
             let batch = lane.batches.front()?;
-            let over = !batch.written || batch.number <= word(usize::from(lane.id.place));
+            let over = !batch.written
+                || batch.number <= word(lane.key.context, usize::from(lane.id.place));
             if !over {
                 lane.seen_running = now;
             }
-            over.then_some((lane.id, batch))
+            over.then_some((lane.id, lane.key.context, batch))
         });
         // About in the order of their ends: sets of batches are learned from one after the other.
-        let (lane, batch) = over.min_by_key(|(_, batch)| batch.placed)?;
+        let (lane, context, batch) = over.min_by_key(|(_, _, batch)| batch.placed)?;
         let (number, start, end, must_query) =
             (batch.number, batch.start, batch.end, !batch.written);
-        Some(EndedBatch { lane, number, start, end, base: self.clock.base(context), must_query })
+        Some(EndedBatch {
+            lane,
+            context,
+            number,
+            start,
+            end,
+            base: self.clock.base(context),
+            must_query,
+        })
     }
 
     /// Measures a batch that was seen to be over at `seen`.

@@ -3,7 +3,7 @@
 use cgpu_shm::intervals::Span;
 use cgpu_shm::units::Nanos;
 
-use super::lane::{Batch, LaneId, LaneKey, OpenBatch, Start};
+use super::lane::{LaneId, LaneKey, OpenBatch, Start};
 use super::learning::Precision;
 use super::overlapping_batches::OverlappingBatches;
 use super::{ContextKey, GpuTime, Lane};
@@ -13,8 +13,8 @@ use crate::cost::Contention;
 const OVERDUE_AFTER: Nanos = Nanos::from_millis(2);
 /// The part of such work that may still be in flight: twice the bound.
 const MAX_TAIL: Nanos = Nanos::from_millis(1);
-/// Time after which a context counts as abandoned: no thread launches there.
-const ABANDONED_AFTER: Nanos = Nanos::from_millis(50);
+/// Least time after which a stream that is queried for running dry is charged by estimate.
+const DRY_QUERY_TIME: Nanos = Nanos::from_millis(50);
 
 impl GpuTime {
     /// Charges by estimate launches that no marker will follow. Returns the number of batches.
@@ -31,8 +31,7 @@ impl GpuTime {
         for place in 0..self.lanes.len() {
             // A stream that is queried for running dry gets more time: the estimate may be far too
             // low.
-            let patient =
-                |lane: &Lane| lane.programmatic && now < lane.open.first + ABANDONED_AFTER;
+            let patient = |lane: &Lane| lane.programmatic && now < lane.open.first + DRY_QUERY_TIME;
             // It begins when the work before it has ended, which is unknown while a marker is
             // outstanding.
             let due = |lane: &Lane| {
@@ -145,25 +144,5 @@ impl GpuTime {
         }
         self.clock.forget(context);
         self.free.retain(|(of, _)| *of != context);
-    }
-
-    /// Returns a context whose work should have been measured long ago, but where no thread
-    /// launches.
-    pub(crate) fn abandoned(
-        &self,
-        present: ContextKey,
-        now: Nanos,
-        word: impl Fn(ContextKey, usize) -> u64,
-    ) -> Option<ContextKey> {
-        let others = self.lanes.iter().filter(|lane| lane.key.context != present);
-        let mut late = others.filter(|lane| {
-            let over = |batch: &Batch| {
-                batch.placed + ABANDONED_AFTER < now
-                    && batch.written
-                    && batch.number <= word(lane.key.context, usize::from(lane.id.place))
-            };
-            lane.batches.front().is_some_and(over)
-        });
-        late.next().map(|lane| lane.key.context)
     }
 }

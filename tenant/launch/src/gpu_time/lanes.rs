@@ -2,10 +2,12 @@
 
 use cgpu_shm::units::Nanos;
 
-use super::GpuTime;
 use super::lane::{Lane, LaneId, LaneKey};
+use super::{ContextKey, GpuTime};
 use crate::cost::{Expected, Kernel};
 
+/// How long launches without a marker are waited for.
+const UNMARKED_TIME: Nanos = Nanos::from_micros(200);
 /// Most lanes per GPU. Launches beyond them are charged by estimate.
 const MAX_LANES: usize = 64;
 /// An idle lane that was not used for this long is reused for another stream before a new one is
@@ -45,6 +47,25 @@ impl GpuTime {
             None => self.lanes.push(Lane::new(key, id, 0, now)),
         }
         Some(place)
+    }
+
+    /// Returns the number of contexts with unmeasured work. The GPU gives slices to each of them.
+    pub(crate) fn working_contexts(&self) -> usize {
+        let of = |lane: &Lane| lane.key.context;
+        let busy = || self.lanes.iter().filter(|lane| !lane.is_idle());
+        let is_first = |(place, lane): &(usize, &Lane)| {
+            busy().take(*place).all(|before| of(before) != of(lane))
+        };
+        busy().enumerate().filter(is_first).count()
+    }
+
+    /// Returns whether another context than this one has work in flight whose end will be seen. What
+    /// was just launched may still get a marker.
+    pub(crate) fn works_in_others(&self, context: ContextKey, now: Nanos) -> bool {
+        let just =
+            |lane: &Lane| !lane.open.estimate.is_empty() && now < lane.open.first + UNMARKED_TIME;
+        let works = |lane: &Lane| !lane.batches.is_empty() || just(lane);
+        self.lanes.iter().any(|lane| lane.key.context != context && works(lane))
     }
 
     pub(crate) fn busy_lanes(&self) -> usize {

@@ -92,6 +92,7 @@ fn remaining_work_of_several_lanes_is_predicted() {
                     };
                     let Some(at) = gpu.events[batch.end.0] else { break };
                     let due = EndedBatch {
+                        context: CONTEXT,
                         lane: id,
                         number: batch.number,
                         start: batch.start,

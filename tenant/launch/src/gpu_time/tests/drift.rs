@@ -99,7 +99,7 @@ impl Program {
         loop {
             let over = self.in_flight.front().is_some_and(|first| first.1 + 3 * US <= self.now);
             let word = if over { u64::MAX } else { 0 };
-            let due = self.gpu_time.next_ended(CONTEXT, &[], |_| word, Nanos(self.now));
+            let due = self.gpu_time.next_ended(&[], |_, _| word, Nanos(self.now));
             let Some(due) = due.filter(|_| over) else { return };
             self.in_flight.pop_front();
             let since_base = due.base.map(|base| self.elapsed(base, due.end));

@@ -82,7 +82,7 @@ fn batch(gpu_time: &mut GpuTime, now: &mut Nanos, took: Nanos, dry: bool) {
     let placement =
         MarkerPlacement { at: *now, contention: Contention::Alone, dry, backlog: false };
     gpu_time.close_batch(id, &marker, Event(2), false, placement);
-    let due = gpu_time.next_ended(CONTEXT, &[], |_| 0, *now).expect("it is over");
+    let due = gpu_time.next_ended(&[], |_, _| 0, *now).expect("it is over");
     let timing = Timing { since_base: None, length: Some(took.0.cast_signed()) };
     gpu_time.measure(&due, timing, *now).expect("it was due");
     *now = *now + us(1_000);
@@ -120,7 +120,7 @@ fn kernel_behind_one_that_fills_the_gpu_has_not_begun() {
         now = now + us(40);
     }
     now = BEGIN + KERNEL;
-    let due = gpu_time.next_ended(CONTEXT, &[], |_| 0, now).expect("the first is over");
+    let due = gpu_time.next_ended(&[], |_, _| 0, now).expect("the first is over");
     let timing = Timing { since_base: None, length: Some(KERNEL.0.cast_signed()) };
     gpu_time.measure(&due, timing, now).expect("it was due");
     let left = gpu_time.work().own_remaining(0, now);
