@@ -76,7 +76,7 @@ pub(crate) const FIGURES: &[Figure] = &[
     at_most("launch_open_added_ns", "added to cuLaunchKernel, uncontended", 2.0)
         .peers("HAMi-core 14-18")
         .quick(),
-    at_most("launch_turn_added_ns", "the same, contended and in one's own turn, p50", 10.0)
+    at_most("launch_turn_added_ns", "the same, contended and in one's own turn, p50", 6.0)
         .peers("HAMi-core 21-26 with its limiter on; ~38 published elsewhere")
         .quick(),
     at_most("launch_turn_added_p99_ns", "p99 of it", 200.0).quick(),
@@ -561,5 +561,52 @@ mod tests {
         let wanted = Wanted { names: vec!["patterns".to_owned()], quick: false };
         let named = FIGURES.iter().map(|figure| figure.key).filter(|key| wanted.has(key));
         assert!(named.clone().count() == 4 && named.clone().all(|key| key.starts_with("pattern_")));
+    }
+
+    /// Returns the figures of the files from which `docs/performance.md` takes its own, the latest
+    /// first.
+    fn published() -> Vec<Measured> {
+        let results = |name: &str| {
+            let path = format!("{}/results/{name}", env!("CARGO_MANIFEST_DIR"));
+            let text = std::fs::read(path).expect("a file of results");
+            let mut measured = Measured::default();
+            measured.add(&serde_json::from_slice(&text).expect("an object"));
+            measured
+        };
+        let names = PERFORMANCE.split("<!-- results: ").skip(1);
+        let mut names: Vec<&str> = names.filter_map(|text| text.split(" -->").next()).collect();
+        names.sort_unstable();
+        names.dedup();
+        // The names begin with the date.
+        names.into_iter().rev().map(results).collect()
+    }
+
+    const PERFORMANCE: &str = include_str!("../../docs/performance.md");
+
+    #[test]
+    fn page_has_every_figure_of_its_files() {
+        for measured in published() {
+            for (figure, _) in measured.values {
+                let place = format!("<!-- {} -->", figure.key);
+                assert!(PERFORMANCE.contains(&place), "{} is not on the page", figure.key);
+            }
+        }
+    }
+
+    #[test]
+    fn every_goal_that_the_files_miss_is_explained() {
+        let specification = include_str!("../../SPECIFICATION.md");
+        let (_, short) = specification.split_once("## Short of the goal").expect("a section");
+        let mut seen = std::collections::BTreeSet::new();
+        for measured in published() {
+            for (figure, reading) in &measured.values {
+                if !seen.insert(figure.key) {
+                    continue;
+                }
+                let is_missed = measured.compared(figure, reading.value).contains("MISSED");
+                let key = format!("`{}`", figure.key);
+                assert!(!is_missed || short.contains(&key), "{key} has no reason");
+            }
+        }
     }
 }

@@ -120,7 +120,8 @@ fn origin(name: &str, results: &str, file: &Value) -> Result<String> {
     let date = text("date").and_then(|date| date.get(..10)).context("it has no `date`")?;
     let host = text("host").context("it has no `host`")?;
     let command = text("command").unwrap_or("cargo xtask bench");
-    Ok(format!("`{command}`; {host}; {date}; [file]({results}/{name})"))
+    let commit = text("commit").map(|commit| format!("; commit {commit}")).unwrap_or_default();
+    Ok(format!("`{command}`; {host}; {date}{commit}; [file]({results}/{name})"))
 }
 
 /// Returns a line with its figures taken from their files.
