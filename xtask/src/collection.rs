@@ -27,7 +27,7 @@ pub(crate) struct Collection {
 pub(crate) const DEMO: Collection = Collection {
     folder: "demo",
     profile: "dev",
-    announcement: "unoptimized; the first build takes about 90 s",
+    announcement: "unoptimized; the first build takes about two minutes",
     files: Some(&[
         "libcgpu.so",
         "cgpu",

@@ -88,6 +88,7 @@ impl<'a> Program<'a> {
     }
 
     /// Makes a context of the program the thread's current one.
+    #[cfg(test)]
     pub(crate) fn set_context(&self, number: usize) {
         self.driver.current.set(number);
     }

@@ -107,7 +107,7 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
             let (busy, used) = (gpu_time.busy_lanes(), gpu_time.used_lanes(now));
             let several = self.gate.several_contexts.load(Ordering::Relaxed);
             let worth = match marker_worth(reading, busy) {
-                // Contexts divide what may be in flight on an open GPU, and wait for each other's end.
+                // Contexts divide what may be in flight on an open GPU, and wait for each other.
                 _ if several => {
                     let lanes = busy * gpu_time.working_contexts().max(1);
                     shared_marker_worth(used).max(covering_worth(reading.bound, lanes))

@@ -44,7 +44,7 @@ impl ContextQueue {
             if self.budget.left(last, now) > Nanos::ZERO {
                 return true;
             }
-            // Work that does not end may wait for this launch. One context at a time goes beside it.
+            // Work that does not end may wait for this launch, so one context goes beside it.
             self.budget = WaitBudget::default();
         }
         (self.current, self.since) = (Some(context), now);

@@ -44,8 +44,8 @@ pub(super) fn marker_worth(reading: &Reading, lanes: usize) -> Nanos {
     }
 }
 
-/// Returns the least worth of a marker with which the markers of so many lanes cover all that may be
-/// in flight.
+/// Returns the least worth of a marker with which the markers of so many lanes cover all that may
+/// be in flight.
 pub(super) fn covering_worth(bound: Nanos, lanes: usize) -> Nanos {
     Nanos(bound.0 / (lanes.max(1) * BATCHES * 3 / 4) as u64)
 }

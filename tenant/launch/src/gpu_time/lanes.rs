@@ -59,8 +59,8 @@ impl GpuTime {
         busy().enumerate().filter(is_first).count()
     }
 
-    /// Returns whether another context than this one has work in flight whose end will be seen. What
-    /// was just launched may still get a marker.
+    /// Returns whether another context than this one has work in flight whose end will be seen.
+    /// What was just launched may still get a marker.
     pub(crate) fn works_in_others(&self, context: ContextKey, now: Nanos) -> bool {
         let just =
             |lane: &Lane| !lane.open.estimate.is_empty() && now < lane.open.first + UNMARKED_TIME;
