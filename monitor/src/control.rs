@@ -88,6 +88,11 @@ pub(crate) fn answer(host: &mut Host, now: Nanos, request: Request, may_write: b
             let number = host.release(now, &dir, pid);
             number.map(|number| Deferred::new(host, now, number.unwrap_or(0), None))
         }
+        // A raised limit is of no use before the driver's is raised, too.
+        Request::Set { path, value } => access::set(host, now, &path, &value).map(|()| {
+            let number = host.order_walls(now, OrderReason::Setting);
+            Deferred::new(host, now, number.unwrap_or(0), None)
+        }),
         other => return Answer::Reply(answer_now(host, now, other)),
     };
     match deferred {
@@ -99,9 +104,8 @@ pub(crate) fn answer(host: &mut Host, now: Nanos, request: Request, may_write: b
 
 fn answer_now(host: &mut Host, now: Nanos, request: Request) -> Reply {
     let reply = match request {
-        Request::Register(_) | Request::Release { .. } => Ok(Reply::Done),
+        Request::Register(_) | Request::Release { .. } | Request::Set { .. } => Ok(Reply::Done),
         Request::Get { path } => access::get(host, &path).map(Reply::Value),
-        Request::Set { path, value } => access::set(host, now, &path, &value).map(|()| Reply::Done),
         Request::Kind { path } => access::kind(host, &path).map(Reply::Kind),
         Request::Upgrade => host.successor.begin().map(|()| Reply::Done),
         Request::Transfer => {

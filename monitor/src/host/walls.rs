@@ -68,7 +68,7 @@ impl Host {
             .filter_map(|container| self.wall_order(container, &measured))
             .collect();
         let is_due = match reason {
-            OrderReason::Change => orders != self.walls.orders,
+            OrderReason::Change | OrderReason::Setting => orders != self.walls.orders,
             OrderReason::Sample => !orders.is_empty() || !self.walls.orders.is_empty(),
             OrderReason::Request => true,
         };
@@ -76,7 +76,8 @@ impl Host {
             return None;
         }
         self.walls.orders.clone_from(&orders);
-        self.walls.sent = self.prober.apply_walls(orders, reason == OrderReason::Request);
+        let is_awaited = matches!(reason, OrderReason::Request | OrderReason::Setting);
+        self.walls.sent = self.prober.apply_walls(orders, is_awaited);
         self.walls.unanswered_since.get_or_insert(now);
         if reason == OrderReason::Sample {
             self.walls.sampled = self.walls.sent;
@@ -324,6 +325,8 @@ pub(crate) enum OrderReason {
     Sample,
     /// A client waits for the outcome.
     Request,
+    /// A client has changed a setting, and waits for the outcome if limits change with it.
+    Setting,
 }
 
 /// What NVML shows of a container's processes in its control group on a device.

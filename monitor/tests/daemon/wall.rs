@@ -413,6 +413,43 @@ fn limit_below_the_use_follows_it_down() {
     });
 }
 
+/// The shim's limit is changed first (`changed_limit_reaches_the_grant_page`), and the driver's
+/// before the request is answered: a program that knows of the new limit is not refused by the old
+/// one.
+#[test]
+fn new_limit_is_the_drivers_when_its_request_is_answered() {
+    Fixture::each("answer", |fixture| {
+        let mut monitor = fixture.monitor();
+        let folder = fixture.folder(ID);
+        let mut client = fixture.client(&folder);
+        let dir = fixture.container(ID, 1000, client.pid());
+        fixture.register(&monitor, &dir, client.pid());
+        assert_eq!(client.command("context"), "done");
+        let memsize = format!("0/{}/memsize", &ID[..12]);
+        let resize = |monitor: &Monitor, limit: u64| {
+            monitor.client().set(&memsize, &(limit * MIB).to_string()).unwrap();
+        };
+        for wanted in [2000, 1500, 4000, 900, 3000] {
+            resize(&monitor, wanted);
+            assert_eq!(fixture.hard(&folder), Some(wanted));
+        }
+        assert_eq!(client.command("take 2500"), "done");
+        // As if the monitor had been killed between the two limits.
+        let record = paths::walls(fixture.root()).join(ID);
+        for wanted in [6000, 3500] {
+            let (before, hard) = (fs::read(&record).unwrap(), fixture.hard(&folder));
+            resize(&monitor, wanted);
+            monitor.kill();
+            fs::write(&record, before).unwrap();
+            fixture.set(&folder, hard);
+            monitor.restart();
+            eventually("the limit", || fixture.hard(&folder) == Some(wanted));
+            eventually("a wall", || wall(&monitor, ID).hard == Some(wanted * MIB));
+            assert_eq!(wall(&monitor, ID).changed, None);
+        }
+    });
+}
+
 #[test]
 fn restarted_monitor_knows_its_own_limit_and_restores_it() {
     Fixture::each("restart", |fixture| {
