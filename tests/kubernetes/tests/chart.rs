@@ -193,6 +193,11 @@ fn pods_run_through_installation_upgrade_and_removal_of_the_chart() {
     assert!(configured.contains("/usr/bin/cgpu-runtime"), "{configured}");
     cluster.node(NODE).run("systemctl", &["is-active", "cgpu-monitor"]).exits(0);
 
+    let tested = cluster.helm(&helm, &["test", "cgpu", "--logs", "--timeout", "4m"]);
+    assert!(tested.code() == Some(0), "{tested:?}\n{}", cluster.diagnostics());
+    assert!(tested.stdout.contains("two pods share GPU"), "{tested:?}");
+    println!("{}", tested.stdout);
+
     let mut running = Running::start(&cluster, &[("first", 4), ("second", 8)]);
     running.assert_limited(&cluster, "after the installation");
     println!("{}", cluster.node(NODE).run("cgpu", &["smi"]).exits(0).stdout);

@@ -39,7 +39,13 @@ fn folder() -> PathBuf {
 
 fn documents(text: &str) -> Vec<Value> {
     let read: Vec<Value> = serde_saphyr::from_multiple(text).expect("YAML");
-    read.into_iter().filter(|document| !document.is_null()).collect()
+    let read = read.into_iter().filter(|document| !document.is_null());
+    read.flat_map(|it| if it["kind"] == "List" { items(&it) } else { vec![it] }).collect()
+}
+
+/// Returns the objects of a List.
+fn items(list: &Value) -> Vec<Value> {
+    list["items"].as_array().expect("objects").clone()
 }
 
 fn rendered(file: &str) -> String {
@@ -93,7 +99,7 @@ struct Rendering {
 /// All but what `helm test` runs.
 const INSTALLED: &[&str] = &["--skip-tests"];
 
-const RENDERINGS: [Rendering; 4] = [
+const RENDERINGS: [Rendering; 5] = [
     Rendering { file: "manifests/cgpu.yaml", part: INSTALLED, settings: &FOR_ALL },
     Rendering {
         file: "manifests/cgpu-dra.yaml",
@@ -112,6 +118,11 @@ const RENDERINGS: [Rendering; 4] = [
         file: "../tests/kubernetes/tests/golden/helm-test.yaml",
         part: &["--show-only", "templates/tests/claim.yaml"],
         settings: &["dra.enabled=true"],
+    },
+    Rendering {
+        file: "../tests/kubernetes/tests/golden/helm-test-units.yaml",
+        part: &["--show-only", "templates/tests/units.yaml"],
+        settings: &[],
     },
     // `tests/admission` evaluates it.
     Rendering {
@@ -620,6 +631,27 @@ fn objects_of_helm_test_are_hooks() {
     let driver = &find(&driver, "DaemonSet", "cgpu-dra-driver")["spec"]["template"]["spec"];
     assert_eq!(image, &driver["containers"][0]["image"]);
     assert_eq!(pod["resourceClaims"][0]["resourceClaimTemplateName"], "cgpu-test");
+}
+
+/// helm waits for a hook to end before the next, so both pods are one.
+#[test]
+fn helm_test_of_units_is_one_hook_of_two_pods() {
+    let read: Vec<Value> =
+        serde_saphyr::from_multiple(&rendered(RENDERINGS[3].file)).expect("YAML");
+    let [hook] = read.as_slice() else { panic!("{read:?}") };
+    assert_eq!(hook["metadata"]["annotations"]["helm.sh/hook"], "test");
+    let objects = items(hook);
+    let pods: Vec<&Value> = objects.iter().filter(|it| it["kind"] == "Pod").collect();
+    assert_eq!(pods.len(), 2);
+    // helm asks for the log of a pod of the hook's name.
+    assert_eq!(pods[0]["metadata"]["name"], hook["metadata"]["name"]);
+    let names = json!(pods.iter().map(|it| &it["metadata"]["name"]).collect::<Vec<_>>());
+    assert_eq!(find(&objects, "Role", "cgpu-test-units")["rules"][0]["resourceNames"], names);
+    for pod in pods {
+        assert_eq!(pod["spec"]["schedulerName"], "cgpu-scheduler");
+        let limits = &pod["spec"]["containers"][0]["resources"]["limits"];
+        assert_eq!(limits[names::MEMORY], "1");
+    }
 }
 
 /// Bounds of claims are those of the settings, and of a namespace's labels before them.
