@@ -199,7 +199,7 @@ impl Host {
         held: &[Option<Bytes>],
     ) -> Option<Wanted> {
         let total = Bytes(self.total(device));
-        let margin = margin(self.start.wall.margin, device.context, total);
+        let margin = margin(self.start.wall.margin, device.context);
         Some(Wanted {
             limit: self.wall_limit(container, device)?,
             margin,
@@ -223,7 +223,12 @@ impl Host {
 
     /// Returns why a device can have no walls; none: it may.
     fn device_absent(&self, device: &DeviceState) -> Option<Reason> {
-        device.index.is_instance().then_some(Reason::Mig)
+        if device.index.is_instance() {
+            return Some(Reason::Mig);
+        }
+        let total = Bytes(self.total(device));
+        let margin = self.start.wall.margin.filter(|margin| *margin > total && total > Bytes::ZERO);
+        margin.map(|margin| Reason::MarginTooLarge { margin, total })
     }
 
     /// Returns a container's wall on a device; none: it has no limit there.

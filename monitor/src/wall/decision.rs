@@ -59,10 +59,8 @@ impl Wanted {
 /// Returns the margin for a process: as configured, else by the largest context that NVML has shown
 /// on the GPU.
 #[must_use]
-pub fn margin(configured: Option<Bytes>, context: Bytes, total: Bytes) -> Bytes {
-    let measured = context.clamp(MIN_MARGIN, MAX_MEASURED_MARGIN);
-    let margin = configured.unwrap_or(measured);
-    if total > Bytes::ZERO { margin.min(total) } else { margin }
+pub fn margin(configured: Option<Bytes>, context: Bytes) -> Bytes {
+    configured.unwrap_or_else(|| context.clamp(MIN_MARGIN, MAX_MEASURED_MARGIN))
 }
 
 /// Returns the margins of processes with a context: a whole one for the largest, and a quarter for

@@ -531,6 +531,24 @@ fn reasons_without_a_limit_are_told() {
     assert_eq!(fixture.hard(&made), Some(1000));
 }
 
+/// The limit would be none. `cgpu-runtime` with `wall = "required"` refuses the start with the
+/// reason.
+#[test]
+fn margin_that_exceeds_the_gpu_is_told() {
+    Fixture::each("margin", |fixture| {
+        let monitor = fixture.monitor_with("wall_margin_mib = 8193\n");
+        let folder = fixture.folder(ID);
+        let client = fixture.client(&folder);
+        let dir = fixture.container(ID, 1000, client.pid());
+        let registered = fixture.register(&monitor, &dir, client.pid());
+        let [wall_of] = &registered.walls[..] else { panic!("{registered:?}") };
+        let reason = "wall_margin_mib in monitor.toml is 8193, but the GPU has 8192 MiB";
+        assert_eq!((wall_of.state, wall_of.reason.as_deref()), (WallState::Shim, Some(reason)));
+        assert_eq!(fixture.hard(&folder), None);
+        assert_eq!(wall(&monitor, ID).absent.as_deref(), Some("margin_too_large"));
+    });
+}
+
 #[test]
 fn limit_is_removed_at_the_end_of_its_container() {
     Fixture::each("end", |fixture| {
