@@ -99,6 +99,9 @@ struct Rendering {
 /// All but what `helm test` runs.
 const INSTALLED: &[&str] = &["--skip-tests"];
 
+/// The renderings that install.
+const INSTALLATIONS: [&str; 2] = ["manifests/cgpu.yaml", "manifests/cgpu-dra.yaml"];
+
 const RENDERINGS: [Rendering; 5] = [
     Rendering { file: "manifests/cgpu.yaml", part: INSTALLED, settings: &FOR_ALL },
     Rendering {
@@ -631,6 +634,85 @@ fn objects_of_helm_test_are_hooks() {
     let driver = &find(&driver, "DaemonSet", "cgpu-dra-driver")["spec"]["template"]["spec"];
     assert_eq!(image, &driver["containers"][0]["image"]);
     assert_eq!(pod["resourceClaims"][0]["resourceClaimTemplateName"], "cgpu-test");
+}
+
+/// `docs/kubernetes.md` has the reason of each right.
+#[test]
+fn pods_have_only_the_rights_that_the_page_explains() {
+    let objects: Vec<Value> =
+        INSTALLATIONS.iter().flat_map(|file| documents(&rendered(file))).collect();
+    let confined = json!({"seccompProfile": {"type": "RuntimeDefault"}});
+    let user = json!({"runAsNonRoot": true, "runAsUser": 65534, "runAsGroup": 65534,
+        "seccompProfile": {"type": "RuntimeDefault"}});
+    let mut user_of_files = user.clone();
+    user_of_files["fsGroup"] = json!(65534);
+    let bare = json!({"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+        "capabilities": {"drop": ["ALL"]}});
+    let mut root = bare.clone();
+    root["runAsUser"] = json!(0);
+    let all = json!({"privileged": true});
+    let mut found = 0;
+    for (kind, name, pod, container, host, limited) in [
+        ("DaemonSet", "cgpu-node", &Value::Null, &all, true, false),
+        ("DaemonSet", "cgpu-device-plugin", &confined, &root, true, true),
+        ("DaemonSet", "cgpu-dra-driver", &confined, &root, true, true),
+        ("Deployment", "cgpu-scheduler-extender", &user_of_files, &bare, false, true),
+        ("Deployment", "cgpu-scheduler", &user, &bare, false, false),
+        ("Deployment", "cgpu-dra-controller", &user, &bare, false, true),
+    ] {
+        let fits = |it: &&Value| it["kind"] == kind && it["metadata"]["name"] == name;
+        for object in objects.iter().filter(fits) {
+            found += 1;
+            let spec = &object["spec"]["template"]["spec"];
+            assert_eq!(spec["securityContext"], *pod, "{name}");
+            assert_eq!(spec["hostPID"].as_bool().unwrap_or(false), host, "{name}");
+            assert!(spec["hostNetwork"].is_null() && spec["hostIPC"].is_null(), "{name}");
+            let [only] = spec["containers"].as_array().expect("containers").as_slice() else {
+                panic!("{spec}")
+            };
+            assert_eq!(only["securityContext"], *container, "{name}");
+            assert_eq!(only["resources"]["limits"]["memory"].is_string(), limited, "{name}");
+            assert!(spec["initContainers"].is_null(), "{name}");
+        }
+    }
+    let has_pods = |it: &&Value| it["spec"]["template"]["spec"].is_object();
+    // No workload is missing in the table.
+    assert_eq!(objects.iter().filter(has_pods).count(), found);
+}
+
+/// The extender's clients are the scheduler, the other replicas, and no other pods.
+#[test]
+fn network_policy_selects_pods_of_scheduler_and_extender() {
+    let objects = documents(&rendered(INSTALLATIONS[0]));
+    let labels = |name: &str| {
+        find(&objects, "Deployment", name)["spec"]["template"]["metadata"]["labels"].clone()
+    };
+    let policy = &find(&objects, "NetworkPolicy", "cgpu-scheduler-extender")["spec"];
+    let selects = |selector: &Value, name: &str| {
+        let wanted = selector["matchLabels"].as_object().expect("labels");
+        wanted.iter().all(|(label, value)| labels(name)[label] == *value)
+    };
+    let [extender, scheduler] = ["cgpu-scheduler-extender", "cgpu-scheduler"];
+    assert!(selects(&policy["podSelector"], extender));
+    assert!(!selects(&policy["podSelector"], scheduler));
+    assert_eq!(policy["policyTypes"], json!(["Ingress"]));
+    let [rule] = policy["ingress"].as_array().expect("rules").as_slice() else {
+        panic!("{policy}")
+    };
+    let [one, other] = rule["from"].as_array().expect("peers").as_slice() else { panic!("{rule}") };
+    assert!(selects(&one["podSelector"], scheduler) && !selects(&one["podSelector"], extender));
+    assert!(selects(&other["podSelector"], extender) && !selects(&other["podSelector"], scheduler));
+    let container =
+        &find(&objects, "Deployment", extender)["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(rule["ports"], json!([{"port": container["ports"][0]["name"]}]));
+
+    let test = "network_policy_selects_pods_of_scheduler_and_extender";
+    let Some(helm) = helm() else { return skip(test, "helm", "no helm") };
+    // No selector names a scheduler on the host's network.
+    for setting in ["scheduler.enabled=false", "extender.service.type=NodePort"] {
+        let objects = documents(&render(&helm, "1.36.0", &[setting]));
+        assert!(objects.iter().all(|it| it["kind"] != "NetworkPolicy"), "{setting}");
+    }
 }
 
 /// helm waits for a hook to end before the next, so both pods are one.
