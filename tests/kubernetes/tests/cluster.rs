@@ -141,7 +141,7 @@ fn deployments_of_document_001_survive_restarts() {
     assert_eq!(amount(&cluster.inspect(&[]).exits(0).stdout, &full), "11/14");
 }
 
-/// Document 000: 8 GiB over four GPUs of one node. Document 004: 16 units of 128 MiB on the same
+/// Document 000: 8 GiB over four GPUs of one node. Document 003: 16 units of 128 MiB on the same
 /// node, whose unit changes while the first pod runs. Then requests that cannot be met, and their
 /// events.
 #[test]

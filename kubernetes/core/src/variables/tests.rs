@@ -34,14 +34,14 @@ fn environment_equals_that_of_the_documents() {
             && text.contains("ALIYUN_COM_GPU_MEM_CONTAINER=8\n"),
         "{text}"
     );
-    // Document 004: 16 units of 128 MiB.
+    // Document 003: 16 units of 128 MiB.
     let text = environment(&sharing("binpack", 16), &node("n", "128MiB", &[15109]));
     assert!(
         text.contains("ALIYUN_COM_GPU_MEM_DEV=118\n")
             && text.contains("ALIYUN_COM_GPU_MEM_CONTAINER=16\n"),
         "{text}"
     );
-    // Document 003: HAMi's names count MiB.
+    // Document 004: HAMi's names count MiB.
     let hami = pod(
         "ai-benchmark",
         &[("nvidia.com/gpu", "1"), ("nvidia.com/gpucores", "30"), ("nvidia.com/gpumem", "3000")],
