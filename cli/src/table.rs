@@ -106,7 +106,16 @@ fn gpu_lines(gpu: &GpuStatus, report: &Report, theme: Theme) -> String {
     }
     let indented =
         |parts: Vec<String>| wrap(parts.iter().map(String::as_str), ", ", 2 * INDENT, 2 * INDENT);
-    theme.paint(theme.title(), &named) + &indented(figures) + &indented(shared)
+    let limits = limits(gpu, &report.status).into_iter().collect();
+    theme.paint(theme.title(), &named) + &indented(figures) + &indented(shared) + &indented(limits)
+}
+
+/// Returns what holds the limits of all containers on a GPU, where the driver cannot.
+fn limits(gpu: &GpuStatus, status: &Status) -> Option<String> {
+    let shares = status.containers.iter().flat_map(|container| &container.gpus);
+    let mut walls = shares.filter(|it| it.gpu == gpu.index).filter_map(|it| it.wall.as_ref());
+    let wall = walls.find(|wall| wall.is_absent_everywhere())?;
+    Some(format!("limits held by: {wall}"))
 }
 
 /// Returns the figures of a board that are known.
@@ -151,9 +160,9 @@ fn rows(container: &ContainerStatus, share: &ShareStatus, report: &Report, theme
             container.image.as_ref().map(|image| format!("image {}", printable(image))),
             container.high_priority.then(|| "high priority".to_owned()),
         ];
-        let about: Vec<String> = about.into_iter().flatten().chain(wall(share)).collect();
+        let about: Vec<String> = about.into_iter().flatten().chain(own_wall(share)).collect();
         parts += &wrap(about.iter().map(String::as_str), ", ", INDENT, INDENT);
-    } else if let Some(wall) = wall(share) {
+    } else if let Some(wall) = own_wall(share) {
         parts += &wrap([wall.as_str()], ", ", INDENT, INDENT);
     }
     for process in &container.processes {
@@ -211,11 +220,14 @@ pub(crate) fn compute(container: &ContainerStatus, share: &ShareStatus, gpu: &Gp
     }
 }
 
-/// Returns what holds the container's limit; none: the shim alone, with a driver that cannot.
+/// Returns what holds the container's limit, where the monitor says so.
 pub(crate) fn wall(share: &ShareStatus) -> Option<String> {
-    let wall = share.wall.as_ref().filter(|wall| wall.is_notable())?;
-    let hard = wall.hard.map(|hard| format!(" ({} MiB)", mib(hard))).unwrap_or_default();
-    Some(format!("limit held by: {}{hard}", wall.state))
+    share.wall.as_ref().map(|wall| printable(&format!("limit held by: {wall}")))
+}
+
+/// As [`wall`], unless the GPU's lines say it for all containers.
+fn own_wall(share: &ShareStatus) -> Option<String> {
+    wall(share).filter(|_| share.wall.as_ref().is_some_and(|wall| !wall.is_absent_everywhere()))
 }
 
 fn process_label(process: &ProcessStatus) -> String {
@@ -398,7 +410,7 @@ GPU 0: processes of the host use it without the shim: 99 (train)
     }
 
     #[test]
-    fn what_holds_the_limit_is_shown_where_the_driver_could() {
+    fn what_holds_the_limit_is_shown_with_the_reason() {
         let mut report = sample();
         let mut lines = |wall: WallStatus| {
             report.status.containers[0].gpus[0].wall = Some(wall);
@@ -406,16 +418,20 @@ GPU 0: processes of the host use it without the shim: 99 (train)
         };
         let driver =
             WallStatus { state: WallState::Driver, hard: Some(9 << 30), ..WallStatus::default() };
+        let driver = WallStatus { margin: 1 << 30, ..driver };
         let text = lines(driver.clone());
-        assert!(text.contains("high priority, limit held by: driver (9216 MiB)\n"), "{text}");
+        let held = "high priority,\n  limit held by: driver (9216 MiB, margin 1024 MiB)\n";
+        assert!(text.contains(held), "{text}");
         let partial = WallStatus { state: WallState::Partial, excess: 1 << 30, ..driver };
         let text = lines(WallStatus { reason: Some("A reason.".into()), ..partial });
         assert!(text.contains("the driver's limit holds in part: A reason."), "{text}");
         assert!(text.contains("1024 MiB came past the shim"), "{text}");
         let old = WallStatus { absent: Some("old_driver".into()), ..WallStatus::default() };
-        assert!(!lines(old).contains("held by"));
+        let text = lines(old);
+        assert!(text.contains("\n    limits held by: shim (driver older than r615)\n"), "{text}");
+        assert_eq!(text.matches("held by").count(), 1, "once a GPU: {text}");
         let mig = WallStatus { absent: Some("mig".into()), ..WallStatus::default() };
-        assert!(lines(mig).contains("limit held by: shim\n"));
+        assert!(lines(mig).contains("high priority, limit held by: shim (MIG instance)\n"));
     }
 
     #[test]

@@ -50,10 +50,7 @@ impl WallState {
 
 impl fmt::Display for WallState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::DriverExceptManaged => "driver, except managed memory",
-            Self::Driver | Self::Partial | Self::Shim => self.name(),
-        })
+        f.pad(cgpu_text::wall::words(self.name()))
     }
 }
 
@@ -148,17 +145,23 @@ pub struct WallStatus {
     pub changed: Option<String>,
 }
 
+impl fmt::Display for WallStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&cgpu_text::wall::held_by(self.state.name(), self.absent.as_deref()))?;
+        let Some(hard) = self.hard else { return Ok(()) };
+        write!(f, " ({} MiB, margin {} MiB)", hard >> 20, self.margin >> 20)
+    }
+}
+
 impl WallStatus {
     /// Least [`WallStatus::excess`] that says something, in bytes: a context is charged a little
     /// before it is accounted.
     const MIN_EXCESS: u64 = 256 << 20;
 
-    /// Whether it is worth a line: the driver limits the group, or could. Without one, the shim
-    /// alone holds the limit, as with all older drivers.
+    /// Whether no container of the device can have such a limit: the reason is the host's.
     #[must_use]
-    pub fn is_notable(&self) -> bool {
-        self.state.is_set()
-            || !matches!(self.absent.as_deref(), Some("off" | "old_driver" | "no_nvml"))
+    pub fn is_absent_everywhere(&self) -> bool {
+        matches!(self.absent.as_deref(), Some("off" | "old_driver" | "no_nvml"))
     }
 
     /// Whether the driver refused to limit the group.
@@ -184,5 +187,17 @@ mod tests {
             assert_eq!(serde_json::to_value(state).unwrap(), state.name());
         }
         assert_eq!(WallState::DriverExceptManaged.to_string(), "driver, except managed memory");
+    }
+
+    #[test]
+    fn what_holds_a_limit_is_said_in_words() {
+        let text = |state, absent: Option<&str>, hard, margin| {
+            let absent = absent.map(str::to_owned);
+            WallStatus { state, absent, hard, margin, ..WallStatus::default() }.to_string()
+        };
+        let driver = text(WallState::DriverExceptManaged, None, Some(9 << 30), 1 << 30);
+        assert_eq!(driver, "driver, except managed memory (9216 MiB, margin 1024 MiB)");
+        let shim = |absent| text(WallState::Shim, Some(absent), None, 0);
+        assert_eq!(shim("old_driver"), "shim (driver older than r615)");
     }
 }

@@ -36,14 +36,16 @@ struct Finding<C> {
 
 /// The findings of an examination, and what was examined.
 #[derive(Debug)]
-pub struct Findings<C> {
+pub struct Findings<C: Cause> {
     list: Vec<Finding<C>>,
+    /// States that are no findings, each with the question to which it belongs.
+    notes: Vec<(C::Question, String)>,
     examined: Vec<String>,
 }
 
-impl<C> Default for Findings<C> {
+impl<C: Cause> Default for Findings<C> {
     fn default() -> Self {
-        Self { list: Vec::new(), examined: Vec::new() }
+        Self { list: Vec::new(), notes: Vec::new(), examined: Vec::new() }
     }
 }
 
@@ -75,6 +77,14 @@ impl<C: Cause> Findings<C> {
         }
     }
 
+    /// Adds a line about a state that needs no action, once.
+    pub fn note(&mut self, question: C::Question, text: impl AsRef<str>) {
+        let note = (question, line(text.as_ref()));
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
     /// Adds something to what was examined, once.
     pub fn examined(&mut self, what: impl AsRef<str>) {
         let what = line(what.as_ref());
@@ -100,6 +110,7 @@ impl<C: Cause> Findings<C> {
         let key = |it: &Finding<C>| (it.cause.entry().question, it.cause.entry().severity);
         self.list.retain(|it| question.is_none_or(|question| key(it).0 == question));
         self.list.sort_by_key(key);
+        self.notes.retain(|(of, _)| question.is_none_or(|question| *of == question));
         self
     }
 
@@ -143,7 +154,11 @@ impl<C: Cause> Findings<C> {
             row
         };
         let causes: Vec<Value> = self.list.iter().map(row).collect();
-        json!({"ok": self.is_well(), "examined": self.examined, "causes": causes})
+        let mut report = json!({"ok": self.is_well(), "examined": self.examined, "causes": causes});
+        if !self.notes.is_empty() {
+            report["notes"] = self.notes.iter().map(|(_, text)| text.as_str()).collect();
+        }
+        report
     }
 
     /// Returns the report as text, by questions.
@@ -166,6 +181,9 @@ impl<C: Cause> Findings<C> {
                 let _ = writeln!(text, "    last:  {} s ago", ago.as_secs());
             }
             let _ = writeln!(text, "    do:    {}", entry.remedy);
+        }
+        for (_, note) in &self.notes {
+            let _ = writeln!(text, "{note}");
         }
         let is_past = |it: &Finding<C>| it.cause.entry().severity == Severity::Past;
         let summary = match (self.is_well(), self.list.iter().any(is_past)) {

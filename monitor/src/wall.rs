@@ -173,3 +173,29 @@ pub struct Outcome {
     /// The wall on each device of the order.
     pub walls: Vec<(Uuid, Wall)>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Reason;
+
+    #[test]
+    fn each_reason_has_words() {
+        for reason in [
+            Reason::Off,
+            Reason::OldDriver,
+            Reason::NotSupported,
+            Reason::NoNvml,
+            Reason::Version1,
+            Reason::NoOwnGroup,
+            Reason::NoDmem("/cg".into()),
+            Reason::NotFound,
+            Reason::Mig,
+            Reason::Refused("3".into()),
+            Reason::NotRegistered,
+            Reason::Pending,
+            Reason::Released,
+        ] {
+            assert_ne!(cgpu_text::wall::words(reason.name()), reason.name());
+        }
+    }
+}

@@ -3,8 +3,12 @@
 //! Containers choose their names, the names of their processes, and the reasons of refusals. Such
 //! text must neither control the terminal nor look like a line of ours: no control characters, no
 //! separators of lines, no characters that are invisible or change the direction of what follows.
+//!
+//! [`wall`] has the words for what holds a memory limit, for all programs that show it.
 
 #![forbid(unsafe_code)]
+
+pub mod wall;
 
 /// Returns the text as one line: tabs and line breaks become blanks, other characters that are not
 /// [printable](is_printable) become `?`.

@@ -446,6 +446,49 @@ fn limits_of_the_driver_have_causes() {
 }
 
 #[test]
+fn doctor_says_what_holds_each_limit_and_why() {
+    let report = |wall: WallStatus, why| {
+        let (mut status, mut findings) = (well(), Findings::default());
+        status.containers[0].gpus[0].wall = Some(wall);
+        host::check_status(&status, None, &mut findings);
+        findings.about(why)
+    };
+    let shim = |absent: &str| WallStatus { absent: Some(absent.into()), ..WallStatus::default() };
+    let driver = WallStatus {
+        state: WallState::DriverExceptManaged,
+        hard: Some(9 << 30),
+        margin: 1 << 30,
+        ..WallStatus::default()
+    };
+    for (wall, expected) in [
+        (
+            driver,
+            "container a, GPU 0: limit held by: driver, except managed memory (9216 MiB, margin \
+             1024 MiB); unconfirmed on a real GPU",
+        ),
+        (shim("mig"), "container a, GPU 0: limit held by: shim (MIG instance)"),
+        (
+            shim("version_1"),
+            "container a, GPU 0: limit held by: shim (control groups of version 1)",
+        ),
+        (shim("old_driver"), "GPU 0: limits held by: shim (driver older than r615)"),
+        (shim("off"), "GPU 0: limits held by: shim (switched off in monitor.toml)"),
+    ] {
+        for why in [None, Some(Question::Memory)] {
+            let found = report(wall.clone(), why);
+            assert!(found.is_well());
+            assert_eq!(
+                found.text(),
+                format!("{expected}\nnothing is wrong; examined: container a\n")
+            );
+            assert_eq!(found.json()["notes"], serde_json::json!([expected]));
+        }
+        let other = report(wall, Some(Question::Shim));
+        assert!(other.json()["notes"].is_null(), "{}", other.text());
+    }
+}
+
+#[test]
 fn status_of_containers_has_causes() {
     assert_eq!(
         causes_of(|status| status.containers[0].refused = Some("A message.".into())),

@@ -34,12 +34,13 @@ pub(crate) fn render(model: &Model, theme: &Theme, frame: &mut Frame<'_>) {
     let gpus = gpus::height(model)
         .min((area.height - 4) / 2 / gpus::GPU_LINES * gpus::GPU_LINES)
         .max(gpus::GPU_LINES);
+    let has_wall = model.rows().iter().any(|row| row.share.wall.is_some());
     let [top, middle, rule, table, detail, bottom] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(gpus),
         Constraint::Length(1),
         Constraint::Min(2),
-        Constraint::Length(u16::from(area.height >= 16) * 2),
+        Constraint::Length(u16::from(area.height >= 16) * (2 + u16::from(has_wall))),
         Constraint::Length(if lines == 1 { 1 } else { 3 }),
     ])
     .areas(area);

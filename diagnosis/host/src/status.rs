@@ -8,10 +8,10 @@ use std::time::Duration;
 use cgpu_client::message::{
     self, ContainerStatus, Finding, GpuStatus, ShareStatus, Sharing, Signal, Status,
 };
-use cgpu_client::wall::WallState;
+use cgpu_client::wall::{WallState, WallStatus};
 use cgpu_shm::reason::{Kind as ReasonKind, Reason};
 
-use crate::causes::{Cause, Findings};
+use crate::causes::{Cause, Findings, Question};
 use crate::mib;
 use crate::report::{NATIVE, simulated};
 
@@ -168,6 +168,7 @@ fn check_container(container: &ContainerStatus, examiner: &impl Examiner, findin
 fn check_walls(container: &ContainerStatus, subject: &str, findings: &mut Findings) {
     for share in &container.gpus {
         let Some(wall) = &share.wall else { continue };
+        findings.note(Question::Memory, holder(wall, share, subject));
         let reason = wall.reason.as_deref().unwrap_or_default();
         let mut add = |cause, text: &str| {
             findings.add(cause, subject, format!("GPU {}: {text}", share.gpu));
@@ -184,6 +185,16 @@ fn check_walls(container: &ContainerStatus, subject: &str, findings: &mut Findin
             add(Cause::WallExcess, &format!("{} MiB", mib(wall.excess)));
         }
     }
+}
+
+/// Returns the line that says what holds a container's limit.
+fn holder(wall: &WallStatus, share: &ShareStatus, subject: &str) -> String {
+    let gpu = share.gpu;
+    if wall.is_absent_everywhere() {
+        return format!("GPU {gpu}: limits held by: {wall}");
+    }
+    let mark = if wall.state.is_set() { "; unconfirmed on a real GPU" } else { "" };
+    format!("{subject}, GPU {gpu}: limit held by: {wall}{mark}")
 }
 
 fn check_finding(

@@ -166,6 +166,9 @@ pub struct HeldPod {
     /// `driver_except_managed`, `partial`, `shim`. Of several GPUs, the weakest.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub walls: BTreeMap<String, String>,
+    /// Why the driver does not hold it, by the container's name: `old_driver`, `mig` and others.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", rename = "wallReasons")]
+    pub wall_reasons: BTreeMap<String, String>,
 }
 
 /// What containers hold that live on a node, by the uid of their pod: the device plugin writes it

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::accounting::{Holder, Holding, NodeAccounting};
 use crate::cluster::Cluster;
 use crate::container_request::units_in_all;
-use crate::gpus::NodeGpus;
+use crate::gpus::{HeldPod, NodeGpus};
 use crate::placement;
 use crate::pod_request::PodRequest;
 use crate::refusal::Refusal;
@@ -98,6 +98,9 @@ pub struct PodView {
     /// `driver`, `driver_except_managed`, `partial`, `shim`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub walls: BTreeMap<String, String>,
+    /// Why the driver does not hold it, by the container's name: `old_driver`, `mig` and others.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub wall_reasons: BTreeMap<String, String>,
     /// Units whose GPU is not known.
     pub pending: u64,
     /// Why the GPU is not known.
@@ -251,6 +254,8 @@ impl PodView {
                 (units_in_all(requests, node.gpus.first()), Some(refusal.to_string()))
             }
         };
+        let held = node.held.get(&holder.pod.uid).cloned().unwrap_or_default();
+        let HeldPod { walls, wall_reasons, .. } = held;
         Self {
             name: holder.pod.name.clone(),
             namespace: holder.pod.namespace.clone(),
@@ -259,7 +264,8 @@ impl PodView {
             percent: (0..node.gpus.len())
                 .map(|position| holder.share(position).map_or(0, |share| share.percent))
                 .collect(),
-            walls: node.held.get(&holder.pod.uid).map(|it| it.walls.clone()).unwrap_or_default(),
+            walls,
+            wall_reasons,
             pending,
             reason,
         }

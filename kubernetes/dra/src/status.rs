@@ -25,7 +25,7 @@ const FIRST_MEASURED: u32 = 20;
 const RETRY_BACKOFF: Duration = Duration::from_secs(10);
 
 /// What the containers of a share have used of its GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Use {
     /// Memory limit, in bytes.
     pub limit: u64,
@@ -35,6 +35,8 @@ pub struct Use {
     pub share: Option<f64>,
     /// What holds the limit; none: not known.
     pub wall: Option<WallState>,
+    /// Why the driver does not hold it: `old_driver`, `mig` and others.
+    pub wall_reason: Option<String>,
 }
 
 /// Uses, by name of the share.
@@ -87,7 +89,7 @@ impl Mean {
 }
 
 /// What a status says of a share.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Reported {
     known: Option<Use>,
     /// Part of the GPU's time, in percent.
@@ -97,14 +99,17 @@ struct Reported {
 impl Reported {
     /// Whether it differs enough from what was written.
     fn differs(&self, written: &Self) -> bool {
-        let limit = |reported: &Self| reported.known.map(|known| (known.limit, known.wall));
+        let limit = |reported: &Self| {
+            let known = reported.known.as_ref()?;
+            Some((known.limit, known.wall, known.wall_reason.clone()))
+        };
         let has_moved = match (self.measured.value(), written.measured.value()) {
             (Some(now), Some(before)) => (now - before).abs() > MIN_CHANGE,
             (now, before) => now.is_some() && before.is_none(),
         };
         let used = |known: &Use| Some((known.used, known.limit / 20));
         let has_grown = self.known.as_ref().and_then(used).is_some_and(|(now, part)| {
-            written.known.is_some_and(|before| now.abs_diff(before.used) > part)
+            written.known.as_ref().is_some_and(|before| now.abs_diff(before.used) > part)
         });
         has_moved || has_grown || limit(self).is_some() && limit(self) != limit(written)
     }
@@ -155,17 +160,17 @@ impl Statuses {
             }
             written.due = now + self.interval;
             let reported = |share: &Share| {
-                let known = uses.get(&share.name).copied();
+                let known = uses.get(&share.name).cloned();
                 let measured = written.measured.remove(&share.name).unwrap_or_default();
                 (share.name.clone(), Reported { known, measured })
             };
             let shares: BTreeMap<_, _> = claim.shares.iter().map(reported).collect();
             let differs = |(name, reported): (&String, &Reported)| {
-                reported.differs(&written.shares.get(name).copied().unwrap_or_default())
+                reported.differs(&written.shares.get(name).cloned().unwrap_or_default())
             };
             let is_due = is_news || !written.is_written || shares.iter().any(differs);
             if is_due {
-                let of = |share: &Share| shares.get(&share.name).copied().unwrap_or_default();
+                let of = |share: &Share| shares.get(&share.name).cloned().unwrap_or_default();
                 let device = |share| device(&self.pool, share, of(share), condition);
                 let devices = claim.shares.iter().map(device).collect();
                 (written.is_written, written.shares) = (true, shares);
@@ -192,17 +197,20 @@ fn device(pool: &str, share: &Share, reported: Reported, condition: Option<&Cond
     let granted = share.granted();
     let mut data = json!({ "uuid": share.gpu });
     if !share.is_admin() {
-        let limit = reported.known.map_or(granted.memory, |known| known.limit);
+        let limit = reported.known.as_ref().map_or(granted.memory, |known| known.limit);
         data["memoryLimitBytes"] = json!(limit);
         data["weight"] = json!(granted.weight);
         if granted.cores > 0 {
             data["cores"] = json!(granted.cores);
         }
     }
-    if let Some(known) = reported.known {
+    if let Some(known) = &reported.known {
         data["memoryUsedBytes"] = json!(known.used);
         if let Some(wall) = known.wall {
             data["wall"] = json!(wall.name());
+        }
+        if let Some(reason) = &known.wall_reason {
+            data["wallReason"] = json!(reason);
         }
     }
     if let Some(measured) = reported.measured.value() {
@@ -233,7 +241,7 @@ mod tests {
     }
 
     fn uses(share: f64) -> Uses {
-        let known = Use { limit: 1 << 30, used: 7, share: Some(share), wall: None };
+        let known = Use { limit: 1 << 30, used: 7, share: Some(share), ..Use::default() };
         [("u1-0".to_owned(), known)].into()
     }
 
@@ -336,13 +344,16 @@ mod tests {
             uses.get_mut("u1-0").unwrap().wall = Some(wall);
             uses
         };
-        let shim = held_by(WallState::Shim);
+        let mut shim = held_by(WallState::Shim);
+        shim.get_mut("u1-0").unwrap().wall_reason = Some("mig".into());
         let (_, devices) = statuses.next(at(0), &claims, &shim, &NONE).unwrap();
         assert_eq!(devices[0]["data"]["wall"], "shim");
+        assert_eq!(devices[0]["data"]["wallReason"], "mig");
         assert!(devices[1]["data"]["wall"].is_null(), "it has no container");
         let driver = held_by(WallState::Driver);
         let (_, devices) = statuses.next(at(300), &claims, &driver, &NONE).unwrap();
         assert_eq!(devices[0]["data"]["wall"], "driver");
+        assert!(devices[0]["data"]["wallReason"].is_null());
     }
 
     #[test]

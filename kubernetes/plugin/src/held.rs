@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cgpu_client::record;
-use cgpu_client::wall::WallState;
+use cgpu_client::wall::{WallState, WallStatus};
 use cgpu_kubernetes_core::gpus::{Held, NodeGpus};
 use cgpu_kubernetes_node::containers::Containers;
 use tokio::sync::watch;
@@ -21,8 +21,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval at which the monitor is asked what holds their limits.
 const WALL_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What holds the memory limit of a container, by pod uid and container.
-type Walls = BTreeMap<(String, String), WallState>;
+/// What holds the memory limit of a container and why not the driver, by pod uid and container.
+type Walls = BTreeMap<(String, String), (WallState, Option<String>)>;
 
 /// Sends what containers hold whenever it changes, without end. Nothing is sent before it is known.
 pub(crate) async fn watch_containers(
@@ -73,10 +73,12 @@ fn read_walls(root: &Path) -> Option<Walls> {
     let monitor = Containers::read(root).ok()?;
     let mut walls = Walls::new();
     for container in &monitor.status().containers {
-        let state = container.gpus.iter().filter_map(|gpu| Some(gpu.wall.as_ref()?.state)).max();
+        let walls_of_gpus = container.gpus.iter().filter_map(|gpu| gpu.wall.as_ref());
+        let weakest = walls_of_gpus.max_by_key(|wall| wall.state);
         let recorded = record::containers(&container.dir);
         for pod in recorded.into_iter().filter_map(|container| container.pod) {
-            walls.extend(state.map(|state| ((pod.uid, pod.container), state)));
+            let of = |wall: &WallStatus| (wall.state, wall.absent.clone());
+            walls.extend(weakest.map(|wall| ((pod.uid, pod.container), of(wall))));
         }
     }
     Some(walls)
@@ -88,7 +90,9 @@ fn read(root: &Path, node: &NodeGpus, walls: &Walls) -> std::io::Result<Held> {
         let uid = container.uid;
         let pod = held.entry(uid.clone()).or_default();
         pod.pod = format!("{}/{}", container.namespace, container.pod);
-        if let Some(state) = walls.get(&(uid, container.container.clone())) {
+        if let Some((state, absent)) = walls.get(&(uid, container.container.clone())) {
+            let reason = absent.clone().map(|absent| (container.container.clone(), absent));
+            pod.wall_reasons.extend(reason);
             pod.walls.insert(container.container, state.name().to_owned());
         }
         for (uuid, memory) in limits.gpus {

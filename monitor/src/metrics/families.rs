@@ -254,7 +254,7 @@ families! {
         |of, put| shares(of, put, |share| Some(float(share.draining)));
     "cgpu_wall_state", Gauge, None,
         "1 for what holds the container's limit on the GPU, by state: driver, \
-            driver_except_managed, partial or shim.",
+            driver_except_managed, partial or shim; with shim, reason names why not the driver.",
         walls;
     "cgpu_wall_hard", Gauge, Bytes,
         "The driver's memory limit for the container's control group; absent where it has none.",
@@ -464,6 +464,7 @@ fn walls(of: Source<'_>, put: Samples<'_>) {
                 ("container", text(&container.id)),
                 ("gpu", share.gpu.to_string()),
                 ("state", wall.state.name().into()),
+                ("reason", wall.absent.clone().unwrap_or_default()),
             ];
             put(labels.into(), 1.0);
         }

@@ -188,7 +188,8 @@ fn tables_have_shares_and_weights_under_our_name() {
     // As the plugin of its node reports it.
     let uid = server.object(&heavy).expect("the pod")["metadata"]["uid"].clone();
     let held = json!({uid.as_str().expect("a uid"): {"pod": "test/heavy",
-        "gpus": {"0": {"mib": 3237, "percent": 0, "containers": 1}}, "walls": {"main": "driver"}}});
+        "gpus": {"0": {"mib": 3237, "percent": 0, "containers": 1}}, "walls": {"main": "shim"},
+        "wallReasons": {"main": "old_driver"}}});
     assert!(server.edit(&Key::node("sd-cluster-05"), |node| {
         node["metadata"]["annotations"]["cgpu.dev/held"] = json!(held.to_string());
     }));
@@ -205,7 +206,7 @@ fn tables_have_shares_and_weights_under_our_name() {
                   sd-cluster-05  0    3/14                     4       0         1\n";
     assert_eq!(run(&[]), format!("{plain}{shares}"));
     let pods = "\nPOD    NAMESPACE  NODE           MEMORY(GPU:Units)  WEIGHT  CORES(%)  WALL\n\
-                heavy  test       sd-cluster-05  0:3                4       0         driver\n";
+                heavy  test       sd-cluster-05  0:3                4       0         shim (driver older than r615)\n";
     assert!(run(&["-d"]).ends_with(&format!("{shares}{pods}")), "{}", run(&["-d"]));
     assert!(run(&["--help"]).contains("Usage: kubectl inspect cgpu"), "{}", run(&["--help"]));
 }

@@ -152,7 +152,7 @@ pub(super) fn render_detail(model: &Model, theme: &Theme, frame: &mut Frame<'_>,
     let compute =
         model.gpu(share.gpu).map(|gpu| table::compute(container, share, gpu)).unwrap_or_default();
     let first = format!(
-        "{}{}: {compute}, implicit {} MiB, turns {}, waits {}, GPU {:.1} s{}",
+        "{}{}: {compute}, implicit {} MiB, turns {}, waits {}, GPU {:.1} s",
         printable(if container.name.is_empty() { &container.id } else { &container.name }),
         container
             .image
@@ -163,7 +163,6 @@ pub(super) fn render_detail(model: &Model, theme: &Theme, frame: &mut Frame<'_>,
         share.turns,
         share.waits,
         share.gpu_time_ms / 1000.0,
-        table::wall(share).map(|wall| format!(", {wall}")).unwrap_or_default(),
     );
     let live = container.processes.iter().filter(|process| process.live);
     let named = live.map(|process| {
@@ -173,7 +172,9 @@ pub(super) fn render_detail(model: &Model, theme: &Theme, frame: &mut Frame<'_>,
         format!("{} ({pid}) {} MiB", printable(&process.comm), table::mib(used))
     });
     let second = named.collect::<Vec<_>>().join(", ");
-    let lines = vec![Line::raw(first), Line::styled(second, theme.faint())];
+    let wall = table::wall(share).map(Line::raw);
+    let second = Line::styled(second, theme.faint());
+    let lines: Vec<Line<'_>> = [Line::raw(first)].into_iter().chain(wall).chain([second]).collect();
     frame.render_widget(Paragraph::new(lines), area);
 }
 

@@ -1,5 +1,7 @@
 //! Tables with the compute of each GPU and pod.
 
+use cgpu_text::wall;
+
 use super::{Overview, PodView};
 use crate::tabs::aligned;
 
@@ -38,11 +40,27 @@ fn row(pod: &PodView) -> String {
     let memory = held().map(|(gpu, (units, _))| format!("{gpu}:{units}"));
     let percent = held().map(|(_, (_, percent))| percent.to_string());
     let weights = pod.weights.iter().map(u32::to_string);
-    let mut states: Vec<String> = pod.walls.values().cloned().collect();
-    states.dedup();
-    if states.len() > 1 {
-        states = pod.walls.iter().map(|(name, state)| format!("{name}:{state}")).collect();
+    let columns = [memory.collect::<Vec<_>>(), weights.collect(), percent.collect()];
+    let [memory, weights, percent] =
+        columns.map(|it| if it.is_empty() { "-".to_owned() } else { it.join(",") });
+    [memory, weights, percent, walls(pod)].join("\t")
+}
+
+/// Returns what holds the limits of a pod's containers; where they differ, each by its name.
+fn walls(pod: &PodView) -> String {
+    let held = |(name, state): (&String, &String)| {
+        let reason = pod.wall_reasons.get(name).map(String::as_str);
+        (name.clone(), wall::held_by(state, reason))
+    };
+    let all: Vec<(String, String)> = pod.walls.iter().map(held).collect();
+    match all.as_slice() {
+        [] => "-".to_owned(),
+        [(_, first), others @ ..] if others.iter().all(|(_, other)| other == first) => {
+            first.clone()
+        }
+        _ => {
+            let named = all.iter().map(|(name, held)| format!("{name}: {held}"));
+            named.collect::<Vec<_>>().join("; ")
+        }
     }
-    let columns = [memory.collect::<Vec<_>>(), weights.collect(), percent.collect(), states];
-    columns.map(|it| if it.is_empty() { "-".to_owned() } else { it.join(",") }).join("\t")
 }

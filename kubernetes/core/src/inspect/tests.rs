@@ -219,16 +219,20 @@ fn shares_show_what_holds_the_limits() {
     deploy(&mut cluster, "p", 2);
     let mut overview = Overview::of(&cluster, None).unwrap();
     let node = overview.nodes.iter_mut().find(|node| !node.pods.is_empty()).unwrap();
-    for (walls, column) in [
-        (&[][..], "-"),
-        (&[("a", "driver")], "driver"),
-        (&[("a", "shim"), ("b", "shim")], "shim"),
-        (&[("a", "partial"), ("b", "driver")], "a:partial,b:driver"),
+    let named = |it: &[(&str, &str)]| {
+        it.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+    };
+    for (walls, reasons, column) in [
+        (&[][..], &[][..], "-"),
+        (&[("a", "driver")], &[], "driver"),
+        (&[("a", "driver_except_managed")], &[], "driver, except managed memory"),
+        (&[("a", "shim"), ("b", "shim")], &[], "shim"),
+        (&[("a", "shim")], &[("a", "old_driver")], "shim (driver older than r615)"),
+        (&[("a", "shim"), ("b", "driver")], &[("a", "mig")], "a: shim (MIG instance); b: driver"),
     ] {
-        let walls = walls.iter().map(|(name, state)| ((*name).to_owned(), (*state).to_owned()));
-        node.pods[0].walls = walls.collect();
+        (node.pods[0].walls, node.pods[0].wall_reasons) = (named(walls), named(reasons));
         let shown = Overview { nodes: vec![node.clone()], ..Overview::default() }.shares(true);
-        assert_eq!(shown.split_whitespace().last(), Some(column), "{shown}");
+        assert!(shown.trim_end().ends_with(&format!("  {column}")), "{shown}");
     }
 }
 

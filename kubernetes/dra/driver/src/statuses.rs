@@ -85,6 +85,7 @@ fn of(status: &Status, shares: &[&Share], shares_of: impl Fn(&PathBuf) -> Vec<St
                 // A container that is alone on the GPU has no turns that could be measured.
                 share: gpu.share_second.or(gpu.utilization.map(f64::from)),
                 wall: gpu.wall.as_ref().map(|wall| wall.state),
+                wall_reason: gpu.wall.as_ref().and_then(|wall| wall.absent.clone()),
             });
             uses.extend(known.map(|known| (share.name.clone(), known)));
         }

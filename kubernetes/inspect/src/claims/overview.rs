@@ -76,6 +76,8 @@ struct ShareView {
     measured_percent: Option<f64>,
     /// What holds the limit: `driver`, `driver_except_managed`, `partial`, `shim`.
     wall: Option<String>,
+    /// Why the driver does not hold it: `old_driver`, `mig` and others.
+    wall_reason: Option<String>,
 }
 
 impl Overview {
@@ -150,7 +152,9 @@ impl Overview {
                     number(share.cores_percent),
                     number(share.used_mib),
                     number(share.limit_mib),
-                    or_dash(share.wall.clone()),
+                    or_dash(share.wall.as_deref().map(|state| {
+                        cgpu_text::wall::held_by(state, share.wall_reason.as_deref())
+                    })),
                     or_dash(share.measured_percent.map(|it| it.to_string())),
                 );
             }
@@ -230,6 +234,7 @@ impl ShareView {
             used_mib: mib("memoryUsedBytes"),
             measured_percent: reported("measuredSharePercent").as_f64(),
             wall: reported("wall").as_str().map(str::to_owned),
+            wall_reason: reported("wallReason").as_str().map(str::to_owned),
         }
     }
 }

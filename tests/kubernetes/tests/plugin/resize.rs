@@ -84,8 +84,11 @@ fn what_holds_the_limits_of_containers_is_on_the_node() {
         let held: Value = serde_json::from_str(text).expect("JSON");
         let monitor = &fixture.smi()["containers"][0];
         assert!(monitor["dir"].as_str().is_some_and(|dir| dir.ends_with(&container.id)));
-        let wall = &monitor["gpus"][0]["wall"]["state"];
-        (wall.is_string() && held[uid]["walls"]["main"] == *wall).then_some(())
+        let wall = &monitor["gpus"][0]["wall"];
+        let (state, reason) = (&held[uid]["walls"]["main"], &held[uid]["wallReasons"]["main"]);
+        assert!(wall["state"] != "shim" || wall["absent"].is_string(), "{wall}");
+        (wall["state"].is_string() && *state == wall["state"] && *reason == wall["absent"])
+            .then_some(())
     });
 }
 

@@ -660,7 +660,8 @@ fn tables_show_devices_and_claims() {
     status["reservedFor"] = json!([{"resource": "pods", "name": "runs", "uid": "uid-runs"}]);
     status["devices"] = json!([{"driver": "gpu.cgpu.dev", "pool": "two", "device": "gpu-0",
         "shareID": "s", "data": {"memoryLimitBytes": 10_u64 << 30, "memoryUsedBytes": 3_u64 << 30,
-        "weight": 5, "measuredSharePercent": 24.9, "wall": "driver"}}]);
+        "weight": 5, "measuredSharePercent": 24.9, "wall": "shim",
+        "wallReason": "mig"}}]);
     // Access for administration consumes nothing. A claim of another driver is not shown.
     let mut admin = allocated(claim("admin", json!({})), &[("gpu-0", "1Gi", 1)]);
     admin["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = json!(true);
@@ -677,10 +678,10 @@ Claims: 3, not allocated: 1
 ";
     assert_eq!(overview.summary(), summary);
     let details = "
-CLAIM  NAMESPACE  NODE  DEVICE  MEMORY(MiB)  WEIGHT  CORES(%)  USED/LIMIT(MiB)  WALL    SHARE(%)  PODS
-admin  test       two   gpu-0   admin        1       -         -/-              -       -         -
-c      test       -     -       -            -       -         -                -       -         -
-runs   test       two   gpu-0   10240        5       -         3072/10240       driver  24.9      runs
+CLAIM  NAMESPACE  NODE  DEVICE  MEMORY(MiB)  WEIGHT  CORES(%)  USED/LIMIT(MiB)  WALL                 SHARE(%)  PODS
+admin  test       two   gpu-0   admin        1       -         -/-              -                    -         -
+c      test       -     -       -            -       -         -                -                    -         -
+runs   test       two   gpu-0   10240        5       -         3072/10240       shim (MIG instance)  24.9      runs
 ";
     assert_eq!(overview.details(), format!("{summary}{details}"));
     let json = serde_json::to_value(&overview).unwrap();
