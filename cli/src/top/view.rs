@@ -128,6 +128,7 @@ mod tests {
     use super::*;
     use crate::top::model::Write;
     use cgpu_client::message::{Cause, Finding, Shim};
+    use cgpu_client::wall::{WallState, WallStatus};
 
     fn screen(model: &Model, theme: Theme, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
@@ -257,6 +258,31 @@ mod tests {
         model.sample.status.containers[0].image = Some("local/cuda:1".into());
         let screen = plain(&model, 120, 40).join("\n");
         assert!(screen.contains(" (local/cuda:1): "), "{screen}");
+    }
+
+    #[test]
+    fn detail_shows_what_holds_the_limit() {
+        let mut model = fixtures::one_gpu();
+        let mut details = |wall: WallStatus| {
+            for container in &mut model.sample.status.containers {
+                container.gpus[0].wall = Some(wall.clone());
+            }
+            plain(&model, 80, 24)[20..23].to_vec()
+        };
+        let driver = WallStatus {
+            state: WallState::DriverExceptManaged,
+            hard: Some(9 << 30),
+            margin: 1 << 30,
+            ..WallStatus::default()
+        };
+        let seen = details(driver);
+        assert!(seen[0].starts_with("alpha-job: "), "{seen:#?}");
+        let held = "limit held by: driver, except managed memory (9216 MiB, margin 1024 MiB)";
+        assert_eq!(seen[1], held, "{seen:#?}");
+        assert!(seen[2].starts_with("trainer (4711) "), "{seen:#?}");
+        let absent = Some("old_driver".into());
+        let seen = details(WallStatus { absent, ..WallStatus::default() });
+        assert_eq!(seen[1], "limit held by: shim (driver older than r615)");
     }
 
     #[test]
