@@ -176,7 +176,7 @@ pub struct Outcome {
 
 #[cfg(test)]
 mod tests {
-    use super::Reason;
+    use super::{Bytes, Reason};
 
     #[test]
     fn each_reason_has_words() {
@@ -190,6 +190,7 @@ mod tests {
             Reason::NoDmem("/cg".into()),
             Reason::NotFound,
             Reason::Mig,
+            Reason::MarginTooLarge { margin: Bytes(2), total: Bytes(1) },
             Reason::Refused("3".into()),
             Reason::NotRegistered,
             Reason::Pending,
