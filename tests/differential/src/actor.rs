@@ -6,9 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command as Program, Stdio};
 
 use anyhow::{Context, Result, bail};
+use cgpu_sim::timeline::GroupLimit;
+use cgpu_sim::{Machine, Settings};
+use cgpu_test_groups::ControlGroups;
 
 use crate::command::{Answer, Command, Step};
 use crate::line::{self, Line};
+use crate::model::MIB;
 
 /// Paths and settings: the built files, the simulated GPU, the container.
 #[derive(Clone, Debug)]
@@ -23,6 +27,8 @@ pub struct Setup {
     pub gpus: String,
     /// `CGPU_SIM_DRIVER`.
     pub driver: u32,
+    /// The limited control group of all processes, if there is one.
+    pub wall: Option<Wall>,
     /// The container's directory.
     pub container: PathBuf,
     /// Limit on the first GPU in MiB.
@@ -42,6 +48,41 @@ pub struct Second {
     pub limit_mib: u64,
     /// Whether programs see it before the first GPU.
     pub swapped: bool,
+}
+
+/// The driver's memory limit for the control group of all processes.
+#[derive(Clone, Debug)]
+pub struct Wall {
+    /// `CGPU_SIM_WALL`.
+    pub back_end: &'static str,
+    /// The group's folder, as the calling thread sees it.
+    pub group: PathBuf,
+    /// What the group may have on each GPU beyond the container's limit. Below 0, less than that.
+    pub margin_mib: i64,
+}
+
+impl Wall {
+    /// Sets the limit on each GPU. It lasts as long as a program has the simulated GPUs: the first
+    /// one is returned.
+    ///
+    /// # Errors
+    /// If the simulated driver refuses it.
+    pub fn set(&self, setup: &Setup) -> Result<Machine> {
+        let get = |name: &str| match name {
+            "CGPU_SIM_STATE" => Some(setup.state.to_string_lossy().into_owned()),
+            "CGPU_SIM_GPUS" => Some(setup.gpus.clone()),
+            "CGPU_SIM_DRIVER" => Some(setup.driver.to_string()),
+            "CGPU_SIM_WALL" => Some(self.back_end.to_owned()),
+            _ => None,
+        };
+        let machine = Machine::open(&Settings::read(get)?)?;
+        let second = setup.second.map(|second| second.limit_mib);
+        for (gpu, limit) in [Some(setup.limit_mib), second].into_iter().flatten().enumerate() {
+            let hard = limit.checked_add_signed(self.margin_mib).context("a limit above 0")? * MIB;
+            machine.limit_group(gpu, &self.group, GroupLimit { soft: 0, hard })?;
+        }
+        Ok(machine)
+    }
 }
 
 impl Setup {
@@ -96,6 +137,10 @@ impl Actor {
         }
         if setup.second.is_some_and(|second| second.swapped) {
             program.env("CUDA_VISIBLE_DEVICES", "1,0");
+        }
+        if let Some(wall) = &setup.wall {
+            program.env("CGPU_SIM_WALL", wall.back_end);
+            ControlGroups::start_in(&mut program, &wall.group);
         }
         if setup.names {
             program.env(NAMES, seed.to_string());

@@ -149,6 +149,7 @@ impl Container {
             state: files.folder.join(STATE),
             gpus: GPUS.to_owned(),
             driver: DRIVER,
+            wall: None,
             container: host.container(name),
             limit_mib,
             second: None,

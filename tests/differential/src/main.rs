@@ -86,6 +86,7 @@ fn run(arguments: &Arguments) -> Result<()> {
             kill_once_in: arguments.kill_once_in,
             routes: arguments.routes.clone(),
             compare_always: arguments.compare_always,
+            wall: None,
         };
         let folder = folder()?;
         let files =

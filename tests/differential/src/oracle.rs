@@ -128,6 +128,15 @@ impl Oracle {
         Ok(self.processes()?.iter().map(|process| process.memory.0).sum())
     }
 
+    /// Returns what the driver charges a control group on the GPU.
+    ///
+    /// # Errors
+    /// If the group has no limit or cannot be read.
+    pub fn used_by(&self, group: &Path) -> Result<u64> {
+        let path = cgpu_sim::control_group::of_folder(group)?;
+        Ok(self.machine.group_limit(self.gpu, &path)?.1.0)
+    }
+
     /// Returns the memory of each process on the GPU, including exited ones.
     ///
     /// # Errors

@@ -29,6 +29,7 @@ fn plan(seed: u64) -> Plan {
         kill_once_in: 1000,
         routes: Vec::new(),
         compare_always: false,
+        wall: None,
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use gpus::Gpu;
 
-use crate::actor::{Actor, Second, Setup};
+use crate::actor::{Actor, Second, Setup, Wall};
 use crate::command::{Command, GraphStep, Mode, Step, Thread};
 use crate::model::{Exported, MIB, Model, Process, Progress};
 use crate::oracle::Oracle;
@@ -46,6 +46,8 @@ pub struct Plan {
     pub routes: Vec<Route>,
     /// Whether `cuMemGetInfo` is compared after every step, not only when it is drawn.
     pub compare_always: bool,
+    /// The driver's own limit, if all processes are to be in a limited control group.
+    pub wall: Option<Wall>,
 }
 
 /// A family of calls that a run may leave out. A seed repeats its run only with the same families.
@@ -118,6 +120,9 @@ enum Kind {
     /// A multicast object.
     Object,
 }
+
+/// `CGPU_SIM_DRIVER` of a driver that limits control groups.
+const WALL_DRIVER: u32 = 13_040;
 
 /// Further functions that the driver refuses in runs with a newer family. Older runs keep their
 /// list, because a name's place in it determines its draws.
@@ -336,13 +341,19 @@ impl<'a> Run<'a> {
             state: files.folder.join("gpus"),
             gpus: vec![if plan.is_of_two_domains() { "B200:183359" } else { "A10:23028" }; gpus]
                 .join(","),
-            driver: if plan.is_of_two_domains() { 13_050 } else { 13_000 },
+            driver: match &plan.wall {
+                _ if plan.is_of_two_domains() => 13_050,
+                Some(_) => WALL_DRIVER,
+                None => 13_000,
+            },
+            wall: plan.wall.clone(),
             container,
             limit_mib: plan.limit_mib,
             second: plan.has(Route::Gpus).then(|| plan.second()),
             faults: None,
             names: plan.routes.contains(&Route::Names),
         };
+        let _limited = plan.wall.as_ref().map(|wall| wall.set(&setup)).transpose()?;
         // The first context measures what one takes on this GPU: alone, and with a driver that
         // refuses nothing.
         let mut first = Actor::start(&setup, plan.seed)?;
@@ -356,6 +367,12 @@ impl<'a> Run<'a> {
         let mut oracles = oracles.collect::<Result<Vec<_>>>()?.into_iter();
         let oracle = oracles.next().context("a GPU")?;
         let context = oracle.context_cost();
+        if let Some(wall) = &plan.wall {
+            ensure!(
+                oracle.used_by(&wall.group)? == context,
+                "the driver does not charge the group"
+            );
+        }
         first.kill()?;
         // No other process observes the GPU meanwhile, and the ledger forgets exited processes
         // after a fixed time.
