@@ -2,12 +2,14 @@
 //! exists.
 
 use crate::gpus::Gpu;
-use crate::names::{Dialect, Dialects, HAMI_GPUS, HAMI_PRIORITY, Meaning, RESOURCES, Resource};
+use crate::names::{
+    Dialect, Dialects, HAMI_GPUS, HAMI_PRIORITY, Meaning, RESOURCES, Resource, variable,
+};
 use crate::object::{Container, Pod};
 use crate::quantity::{self, InvalidQuantity};
 use crate::refusal::Refusal;
 use crate::share::{Role, Share, most};
-use crate::sizes::Sizes;
+use crate::sizes::{MAX_WEIGHT, Sizes};
 
 /// Memory of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +90,7 @@ impl ContainerRequest {
     /// first. Empty if the pod requests no GPU.
     ///
     /// # Errors
-    /// An amount is invalid, or the pod uses two dialects.
+    /// An amount or a weight is invalid, or the pod uses two dialects.
     pub fn of_pod(pod: &Pod, dialects: Dialects) -> Result<Vec<Self>, Refusal> {
         let containers = &pod.spec.containers;
         let first = pod.spec.init_containers.iter().enumerate().map(|(position, container)| {
@@ -103,6 +105,7 @@ impl ContainerRequest {
         let mut requests = Vec::new();
         for (container, role, index) in first.chain(then) {
             if let Some(amount) = amount_of(container, dialects)? {
+                check_weight(container)?;
                 let name = container.name.clone();
                 let high_priority = priority_of(container, amount, dialects)?;
                 requests.push(Self { container: name, role, index, amount, high_priority });
@@ -245,6 +248,20 @@ fn each(
         memory,
         percent: compute,
     }))
+}
+
+/// Checks the weight, with which the container could not start.
+fn check_weight(container: &Container) -> Result<(), Refusal> {
+    let Some(text) = &container.weight else { return Ok(()) };
+    let number = text.trim().parse::<u64>().ok();
+    match number.filter(|weight| (1..=MAX_WEIGHT).contains(weight)) {
+        Some(_) => Ok(()),
+        None => Err(Refusal::new(format!(
+            "{} of container `{}` is `{text}`, expected a whole number from 1 to {MAX_WEIGHT}",
+            variable::WEIGHT,
+            container.name
+        ))),
+    }
 }
 
 /// Returns whether the container's priority is high.

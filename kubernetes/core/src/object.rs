@@ -115,10 +115,10 @@ pub struct Container {
     /// Ports.
     #[serde(deserialize_with = "nullable")]
     pub ports: Vec<Port>,
-    /// The weight in its variables, if it is a valid number there. The other variables, which may
-    /// be many, are not kept.
+    /// The weight in its variables, as it is there; `None`: 1, or not known. The other variables,
+    /// which may be many, are not kept.
     #[serde(rename = "env", deserialize_with = "weight", skip_serializing)]
-    pub weight: Option<u32>,
+    pub weight: Option<String>,
 }
 
 /// A port of a container.
@@ -321,11 +321,12 @@ pub struct Variable {
     pub value: String,
 }
 
-/// Deserializes the weight in a container's variables, of which the last counts.
-fn weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+/// Deserializes the weight in a container's variables, of which the last counts. What refers to
+/// another variable is not known.
+fn weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     struct Variables;
     impl<'de> Visitor<'de> for Variables {
-        type Value = Option<u32>;
+        type Value = Option<String>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("variables")
@@ -335,7 +336,8 @@ fn weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::
             let mut found = None;
             while let Some(variable) = all.next_element::<Variable>()? {
                 if variable.name == variable::WEIGHT {
-                    found = variable.value.parse().ok();
+                    let value = Some(variable.value);
+                    found = value.filter(|value| !value.is_empty() && !value.contains("$("));
                 }
             }
             Ok(found)
@@ -376,7 +378,8 @@ mod tests {
         .unwrap();
         assert_eq!(pod.spec.containers[0].resources.limits["aliyun.com/gpu-mem"], "8".into());
         assert_eq!(pod.spec.node_name, "");
-        assert_eq!((pod.spec.containers[0].weight, pod.spec.containers[1].weight), (Some(3), None));
+        assert_eq!(pod.spec.containers[0].weight.as_deref(), Some("3"));
+        assert_eq!(pod.spec.containers[1].weight, None);
         let again: Pod = serde_json::from_str(&serde_json::to_string(&pod).unwrap()).unwrap();
         assert_eq!(again.spec.containers[0].resources, pod.spec.containers[0].resources);
         let deleted: Pod = serde_json::from_str(

@@ -149,7 +149,8 @@ fn weights(pod: &Pod, requests: &[ContainerRequest], sizes: Option<&Sizes>) -> V
     let containers = || pod.spec.containers.iter().chain(&pod.spec.init_containers);
     let resized = |request: &ContainerRequest| sizes?.0.get(&request.container)?.weight;
     let weight = |request: &ContainerRequest| {
-        resized(request).or_else(|| containers().nth(request.index)?.weight)
+        resized(request)
+            .or_else(|| containers().nth(request.index)?.weight.as_ref()?.trim().parse().ok())
     };
     requests.iter().map(|request| weight(request).unwrap_or(1)).collect()
 }

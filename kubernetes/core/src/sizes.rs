@@ -28,7 +28,7 @@ use crate::variables::exact_mib;
 const NAMES: [&str; 5] = ["memory", "weight", "percent", "shrink", "grow"];
 const FORM: &str = "memory=AMOUNT, weight=NUMBER, percent=NUMBER, shrink=wait or grow=true";
 /// Greatest weight of a container: a GPU has so many capacity units.
-const MAX_WEIGHT: u64 = MAX_CONTAINERS as u64;
+pub(crate) const MAX_WEIGHT: u64 = MAX_CONTAINERS as u64;
 
 /// What a container has instead of what it requested. What is absent is as requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

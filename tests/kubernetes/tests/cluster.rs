@@ -187,6 +187,14 @@ fn stateful_sets_of_documents_000_and_003_run() {
         assert!(pod["spec"]["nodeName"].is_null(), "{pod:#}");
         cluster.kubectl(&["delete", "pod", pod_name, "--force", "--grace-period=0"]).exits(0);
     }
+    // A weight with which no container can start.
+    let weight = "    env: [{name: ALIYUN_COM_GPU_SCHD_WEIGHT, value: \"26\"}]\n    resources:";
+    cluster.apply_text(&pod("heavy", "", "2", "").replace("    resources:", weight));
+    println!("heavy: {}", cluster.reported("heavy", "expected a whole number from 1 to 25"));
+    let heavy = cluster.object("pod", "default", "heavy").expect("the pod");
+    assert!(heavy["spec"]["nodeName"].is_null(), "{heavy:#}");
+    assert!(heavy["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"].is_null(), "{heavy:#}");
+    cluster.kubectl(&["delete", "pod", "heavy", "--force", "--grace-period=0"]).exits(0);
     // A pod that bypassed the scheduler is not started, and its status says why.
     cluster.apply_text(&pod("bypass", "", "2", &format!("  nodeName: {node}\n")));
     until("the pod says why it is not started", || {
@@ -200,9 +208,11 @@ fn stateful_sets_of_documents_000_and_003_run() {
     cluster.kubectl(&["delete", "pod", "bypass", "--force", "--grace-period=0"]).exits(0);
 
     // The API server itself refuses what is no number of units.
-    for (amount, why) in
-        [("-2", "must be greater than or equal to 0"), ("\"1.5\"", "must be an integer")]
-    {
+    for (amount, why) in [
+        ("-2", "must be greater than or equal to 0"),
+        ("\"1.5\"", "must be an integer"),
+        ("2GB", "quantities must match"),
+    ] {
         let text = pod("no-amount", "", amount, "");
         let refused = cluster.apply_refused(&text);
         assert!(refused.contains(why), "{amount}: {refused}");

@@ -242,7 +242,7 @@ fn shares_show_weights_and_percentages() {
     deploy(&mut cluster, "plain", 2);
     let mut pod =
         crate::fixture::pod("heavy", &[(crate::names::MEMORY, "3"), (crate::names::CORE, "30")]);
-    pod.spec.containers[0].weight = Some(2);
+    pod.spec.containers[0].weight = Some("2".to_owned());
     // It has been resized.
     let sizes = r#"{"main":{"weight":4}}"#.to_owned();
     pod.metadata.annotations.insert(crate::names::annotation::SIZES.to_owned(), sizes);

@@ -80,6 +80,19 @@ fn invalid_request_fits_no_node_and_has_an_event() {
         );
         assert_eq!(fixture.claim(&pending), [""; 0]);
     }
+    // Nor a weight with which its container could not start.
+    for weight in ["26", "0", "-1", "much"] {
+        let mut heavy = pod_with("test", &format!("weight{weight}"), &json!({MEMORY: "2"}));
+        heavy["spec"]["containers"][0]["env"] =
+            json!([{"name": "ALIYUN_COM_GPU_SCHD_WEIGHT", "value": weight}]);
+        let pending = fixture.pod(heavy);
+        let answer = extender.filter(&pending, &["n1"]);
+        assert_eq!(answer["NodeNames"], json!([]), "{weight}");
+        let event = fixture.event(&pending, "GpuRequestRefused");
+        assert!(event.contains("expected a whole number from 1 to 25"), "{weight}: {event}");
+        assert_eq!(extender.bind(&pending, "n1").status, 500, "{weight}");
+        assert_eq!(fixture.claim(&pending), [""; 0]);
+    }
     let events = fixture.server.objects("events");
     let of = |name: &str| {
         events
