@@ -48,8 +48,8 @@ impl ControlGroups {
     /// # Errors
     /// The reason to skip the test: this user may not do that here.
     pub fn mount(name: &str) -> Result<Self, String> {
-        let mount = tempfile::tempdir().map_err(|error| error.to_string())?;
-        Self::mount_at(Place::Own(mount), name)
+        let mount = tempfile::tempdir().map_err(|error| unsupported(&error.to_string()))?;
+        Self::mount_at(Place::Own(mount), name).map_err(|reason| unsupported(&reason))
     }
 
     /// As [`Self::mount`], where engines look for control groups, in place of what is mounted
@@ -58,7 +58,7 @@ impl ControlGroups {
     /// # Errors
     /// The reason to skip the test: this user may not do that here.
     pub fn mount_for_engines(name: &str) -> Result<Self, String> {
-        Self::mount_at(Place::System, name)
+        Self::mount_at(Place::System, name).map_err(|reason| unsupported(&reason))
     }
 
     fn mount_at(mount: Place, name: &str) -> Result<Self, String> {
@@ -158,6 +158,11 @@ impl ControlGroups {
     }
 }
 
+/// Returns what a test that is skipped says of a host without control groups of its own.
+fn unsupported(reason: &str) -> String {
+    format!("wall: unsupported: {reason}")
+}
+
 fn processes(folder: &Path) -> File {
     let list = folder.join("cgroup.procs");
     File::options().write(true).open(&list).unwrap_or_else(|error| {
@@ -190,5 +195,23 @@ impl Drop for ControlGroups {
         let point = c_path(self.mount.path());
         // SAFETY: the path is a C string. Programs that are still there keep their own mount.
         unsafe { libc::umount2(point.as_ptr(), libc::MNT_DETACH) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_that_may_not_mount_is_told_why() {
+        let mounted = std::thread::spawn(|| {
+            const OTHER_USER: libc::uid_t = 65534;
+            // SAFETY: changes the calling thread's user alone, unlike the C library's function.
+            unsafe { libc::syscall(libc::SYS_setresuid, OTHER_USER, OTHER_USER, OTHER_USER) };
+            ControlGroups::mount("unsupported")
+        });
+        let reason = mounted.join().unwrap().unwrap_err();
+        assert!(reason.starts_with("wall: unsupported: "), "{reason}");
+        assert!(reason.ends_with("Operation not permitted (os error 1)"), "{reason}");
     }
 }
