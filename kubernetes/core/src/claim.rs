@@ -154,7 +154,11 @@ pub(crate) fn confirm<'a>(
         )));
     }
     let others = accounting.without(node, uid);
-    let kept = reservation::against(&own.pod, node, &others, pods.iter().copied());
+    // A pod of a gang was placed, and its claim made, as if its object nominated the node.
+    let nominated = own.pod.in_gang.then(|| node.name.clone());
+    let nominated = nominated.or_else(|| own.pod.nominated.clone());
+    let pod = PodRequest { nominated, ..(*own.pod).clone() };
+    let kept = reservation::against(&pod, node, &others, pods.iter().copied());
     match shares.iter().find(|(gpu, share)| !share.fits(kept.free(node, *gpu as usize))) {
         Some((gpu, _)) => Err(Refusal::new(format!(
             "GPU {gpu} of node `{}` is kept for a pod for which others were evicted",

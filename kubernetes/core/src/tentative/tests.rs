@@ -169,6 +169,22 @@ fn pod_of_a_gang_is_known_by_each_scheduler() {
     assert!(!is_placed(&of_gang(crate::fixture::pod("a", &[]))), "it requests no GPU");
 }
 
+/// Of two pods that want a node the older one goes first, at binding and when the claim is confirmed,
+/// also where the younger one's object has nominated the node for longer.
+#[test]
+fn claim_of_a_placed_pod_is_confirmed_beside_a_nominated_one() {
+    let mut cluster = Cluster::new(Dialects::default());
+    let mut older = of_gang(sharing("a", 12));
+    let mut younger = of_gang(sharing("b", 3));
+    younger.status.nominated_node_name = "n1".to_owned();
+    cluster.replace(&[node("n1", "GiB", &[15109, 15109])], &[older.clone(), younger]);
+    assert_eq!(answered(&mut cluster, &older, 1), ["n1"]);
+    let change = bind(&cluster, &binding(&older, "n1"), 1).unwrap();
+    change.apply(&mut older);
+    apply_next(&mut cluster, &mut older);
+    assert_eq!(cluster.confirm(&older.metadata.uid, "n1"), Ok(()));
+}
+
 #[derive(Clone, Debug)]
 enum Event {
     /// The scheduler asks for a node, and holds the pod back.
