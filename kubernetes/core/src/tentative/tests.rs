@@ -169,8 +169,8 @@ fn pod_of_a_gang_is_known_by_each_scheduler() {
     assert!(!is_placed(&of_gang(crate::fixture::pod("a", &[]))), "it requests no GPU");
 }
 
-/// Of two pods that want a node the older one goes first, at binding and when the claim is confirmed,
-/// also where the younger one's object has nominated the node for longer.
+/// Of two pods that want a node the older one goes first, at binding and when the claim is
+/// confirmed, also where the younger one's object has nominated the node for longer.
 #[test]
 fn claim_of_a_placed_pod_is_confirmed_beside_a_nominated_one() {
     let mut cluster = Cluster::new(Dialects::default());
