@@ -18,10 +18,10 @@ use cgpu_shm::grant::{Turn, TurnState};
 use cgpu_shm::units::Nanos;
 
 use super::account::{Account, Siblings};
-use super::context_queue;
+use super::context_queue::{self, OthersWork};
 use super::marker::MARKER_WORTH;
 use super::reading::Reading;
-use super::sibling_queue::SiblingQueue;
+use super::sibling_queue::{HOLD_TIME, SiblingQueue};
 use super::thread::ThreadActivity;
 use crate::cost::Expected;
 use crate::gpu_time::{ContextKey, GpuTime, LaneId};
@@ -106,6 +106,8 @@ pub(crate) struct Request {
     pub(crate) own_marker: bool,
     /// Its context, if the process has several.
     pub(crate) context: Option<ContextKey>,
+    /// It has waited for the work of another context.
+    pub(crate) queued: bool,
     held: bool,
     throttled_since: Option<Nanos>,
     /// The turn under which it was held last.
@@ -127,6 +129,7 @@ impl Request {
             no_budget: false,
             own_marker: false,
             context: None,
+            queued: false,
             held: false,
             throttled_since: None,
             held_under: None,
@@ -155,8 +158,11 @@ impl Request {
         account.apply_turn(reading, now);
         let before = core::mem::replace(&mut account.active, now);
         let admission = self.evaluate(account, reading, (siblings, queue), now, before);
-        if let Admission::Proceed(Proceed::Metered { forced: true, .. }) = admission {
-            account.given_up = account.work(now).stuck(now);
+        if let Admission::Proceed(Proceed::Metered { forced, .. }) = admission {
+            account.context_queue.admit(now);
+            if forced {
+                account.given_up = account.work(now).stuck(now);
+            }
         }
         match (admission, self.held) {
             (Admission::Wait { .. }, false) => {
@@ -239,13 +245,21 @@ impl Request {
 
     /// Returns how long to wait for the work of another context of the process. It may be about to
     /// end, so that the GPU does not run dry.
-    fn behind_another_context(&self, account: &mut Account, now: Nanos) -> Option<Nanos> {
+    fn behind_another_context(&mut self, account: &mut Account, now: Nanos) -> Option<Nanos> {
         let context = self.context.filter(|_| !self.elsewhere)?;
-        let (left, overdue) = (account.ends(now) - now, account.work(now).overdue(now));
-        let others = account.gpu_time.works_in_others(context, now)
-            && left.max(overdue) > context_queue::LEAD;
+        let (left, work) = (account.ends(now) - now, account.work(now));
+        // Of long work, and of kernels that were not measured, the end is predicted less well.
+        let early = !self.expected.fresh && work.longest() <= HOLD_TIME;
+        let ends = early && left.max(work.overdue(now)) <= context_queue::LEAD;
+        let works = !ends && account.gpu_time.works_in_others(context, now);
+        let others = match (works, work.stuck(now)) {
+            (false, _) => OthersWork::None,
+            (true, None) => OthersWork::Predicted,
+            (true, Some(_)) => OthersWork::Overdue(work.longest()),
+        };
         let last = account.gpu_time.last();
         let waits = account.context_queue.waits(context, others, last, now);
+        self.queued |= waits;
         waits.then(|| (left - context_queue::LEAD).max(context_queue::POLL_INTERVAL))
     }
 

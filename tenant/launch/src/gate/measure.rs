@@ -107,6 +107,7 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
                 lane.open.start = Start::Event(start);
             }
             account.gpu_time.charge(lane, launch.kernel, expected, 1, now);
+            account.context_queue.charge();
             account.add_budget(self.key, budget, now);
             let siblings = self.gate.siblings(launch.gpu, reading.turn, clocks);
             account.publish(self.gate.cell(launch.gpu), siblings, clocks);

@@ -78,11 +78,12 @@ pub(super) struct WaitBudget {
 }
 
 impl WaitBudget {
-    pub(super) fn left(&mut self, last: Nanos, now: Nanos) -> Nanos {
+    /// Returns how long to wait on. `more`: what is waited beyond the budget.
+    pub(super) fn left(&mut self, last: Nanos, more: Nanos, now: Nanos) -> Nanos {
         let passed = self.looked.replace(now).map_or(Nanos::ZERO, |looked| now - looked);
         self.waited = if last == self.last { self.waited + passed } else { Nanos::ZERO };
         self.last = last;
-        WAIT_BUDGET - self.waited
+        WAIT_BUDGET + more - self.waited
     }
 
     /// Stops counting until the next question.
@@ -103,7 +104,7 @@ impl QueueEntry {
         self.since = None;
         let wait = if queue.busy_until > now {
             self.free_since = None;
-            (queue.busy_until - now).min(self.budget.left(queue.last, now))
+            (queue.busy_until - now).min(self.budget.left(queue.last, Nanos::ZERO, now))
         } else {
             self.budget.pause();
             // Siblings sleep until this process's work has run.

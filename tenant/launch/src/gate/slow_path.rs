@@ -52,6 +52,10 @@ impl<D: Driver, P: Platform> SlowPath<'_, '_, D, P> {
             TurnState::Yours => self.gate.sibling_queue(gpu, request.since(&account, now), clocks),
             TurnState::Open | TurnState::Wait => SiblingQueue::default(),
         };
+        if request.queued {
+            // Launches of other contexts may have been measured meanwhile.
+            request.expected = account.gpu_time.expect(self.launch.kernel);
+        }
         let admission = request.decide(&mut account, reading, siblings, queue, now);
         if let (Admission::Sleep(_), Some(lane)) = (admission, request.lane) {
             account.gpu_time.throttled(lane);
