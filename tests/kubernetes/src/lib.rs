@@ -14,4 +14,5 @@ pub mod http;
 pub mod kubelet;
 pub mod objects;
 pub mod plane;
+pub mod process;
 pub mod wait;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use cgpu_kubernetes_tests::api_server::ApiServer;
 use cgpu_kubernetes_tests::extender::{Extender, bind};
 use cgpu_kubernetes_tests::objects::{node, pod};
+use cgpu_kubernetes_tests::process::memory;
 use serde_json::{Value, json};
 
 const GPUS: usize = 8;
@@ -122,18 +123,16 @@ fn round(value: f64) -> f64 {
 }
 
 fn resident_mib(pid: u32) -> f64 {
-    status(pid, "VmRSS:")
+    mib(pid, "VmRSS")
 }
 
 fn peak_mib(pid: u32) -> f64 {
-    status(pid, "VmHWM:")
+    mib(pid, "VmHWM")
 }
 
-fn status(pid: u32, name: &str) -> f64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix(name));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
-    round(kib.unwrap_or(0.0) / 1024.0)
+fn mib(pid: u32, name: &str) -> f64 {
+    let kib = u32::try_from(memory(pid, name) >> 10).expect("less than 4 TiB");
+    round(f64::from(kib) / 1024.0)
 }
 
 fn waiting(number: usize, units: u64) -> Value {

@@ -6,6 +6,7 @@ use std::fs;
 use cgpu_e2e::{Child, Fixture};
 use cgpu_kubernetes_tests::api_server::Key;
 use cgpu_kubernetes_tests::kubelet;
+use cgpu_kubernetes_tests::process::memory;
 use serde_json::Value;
 
 use crate::{GPUS, Host, NODE};
@@ -22,13 +23,6 @@ fn descriptors(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).expect("descriptors").count()
 }
 
-fn resident(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
-    let kib: u64 = line.split_whitespace().next().expect("a number").parse().expect("a number");
-    kib << 10
-}
-
 #[test]
 fn thousand_claims_that_come_and_go_leave_nothing() {
     let fixture = Fixture::new(GPUS);
@@ -43,7 +37,7 @@ fn thousand_claims_that_come_and_go_leave_nothing() {
     let mut warm = None;
     for round in 0..ROUNDS {
         if round == WARM_UP {
-            warm = Some((resident(driver.pid()), descriptors(driver.pid())));
+            warm = Some((memory(driver.pid(), "VmRSS"), descriptors(driver.pid())));
         }
         let claims: Vec<Value> = (0..CLAIMS)
             .map(|at| host.claim(&format!("c{round}-{at}"), &[("gpu-0", "128Mi", 1)]))
@@ -59,10 +53,10 @@ fn thousand_claims_that_come_and_go_leave_nothing() {
         }
     }
     assert_eq!(host.files(), BTreeSet::new());
-    let (memory, open) = warm.expect("a measured driver");
+    let (resident, open) = warm.expect("a measured driver");
     // Connections of the last calls close by and by.
     fixture.eventually("no descriptor more", || (descriptors(driver.pid()) <= open).then_some(()));
-    let now = resident(driver.pid());
-    assert!(now <= memory + MAX_GROWTH, "{memory} bytes after the warm-up, now {now}");
-    eprintln!("resident: {memory} bytes after the warm-up, {now} at the end; {open} descriptors");
+    let now = memory(driver.pid(), "VmRSS");
+    assert!(now <= resident + MAX_GROWTH, "{resident} bytes after the warm-up, now {now}");
+    eprintln!("resident: {resident} bytes after the warm-up, {now} at the end; {open} descriptors");
 }

@@ -5,6 +5,7 @@ mod faults;
 mod gangs;
 mod input;
 mod left;
+mod memory;
 mod preemption;
 mod real;
 mod replicas;
