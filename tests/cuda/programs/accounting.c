@@ -37,6 +37,13 @@ struct limits {
     const char *group;
     unsigned long long soft, hard, used;
 };
+struct memory {
+    unsigned long long total, free, used;
+};
+struct memory_v2 {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+};
 
 enum {
     INVALID_ARGUMENT = 2,
@@ -110,28 +117,50 @@ static void details(pid_t other) {
 static void limits(const char *folder) {
     FUNCTION(set, nvmlDeviceSetMemoryLimits_v1, (Device, struct limits *));
     FUNCTION(get, nvmlDeviceGetMemoryLimits_v1, (Device, struct limits *));
+    FUNCTION(info, nvmlDeviceGetMemoryInfo, (Device, struct memory *));
+    FUNCTION(info_v2, nvmlDeviceGetMemoryInfo_v2, (Device, struct memory_v2 *));
     struct limits wanted = {folder, 1 << 30, 2ULL << 30, 0}, reported = {folder, 7, 7, 7};
+    struct memory whole, first;
+    struct memory_v2 second = {.version = 0x02000028};
     if (!folder) {
         wanted.group = reported.group = "/proc";
         EXPECT(NOT_SUPPORTED, get(device, &reported));
         EXPECT(NOT_SUPPORTED, set(device, &wanted));
         return;
     }
-    CHECK(get(device, &reported)); /* the kernel's controller, without a limit */
-    HOLDS(reported.soft == 0 && reported.hard == ~0ULL);
+    int none = get(device, &reported);
+    HOLDS(none == 0 || none == NOT_SUPPORTED); /* the kernel's controller, or the driver's own */
+    if (none == 0) HOLDS(reported.soft == 0 && reported.hard == ~0ULL);
     if (geteuid() != 0) {
         EXPECT(NO_PERMISSION, set(device, &wanted));
         return;
     }
+    /* The driver's own back end never charges memory from before the limit. */
+    unsigned long long before = none == 0 ? reported.used : 0;
+    HOLDS(before >= 2 * 256 * MIB || none == NOT_SUPPORTED);
+    CHECK(info(device, &whole));
     CHECK(set(device, &wanted));
     CHECK(get(device, &reported));
-    HOLDS(reported.soft == 1 << 30 && reported.hard == 2ULL << 30 && reported.used >= 256 * MIB);
+    HOLDS(reported.soft == 1 << 30 && reported.hard == 2ULL << 30 && reported.used == before);
     size_t free_memory, total;
     CHECK(cu.cuMemGetInfo(&free_memory, &total));
     HOLDS(total == 2ULL << 30 && free_memory == total - reported.used);
+    CHECK(info_v2(device, &second));
+    HOLDS(second.total == total && second.free == free_memory);
+    HOLDS(second.used + second.reserved == reported.used);
+    CHECK(info(device, &first)); /* the GPU's, not the group's */
+    HOLDS(first.total == whole.total && first.free == whole.free && first.used == whole.used);
+    HOLDS(first.total > total);
     CUdeviceptr memory;
+    CHECK(cu.cuMemAllocManaged(&memory, 64 * MIB, CU_MEM_ATTACH_GLOBAL));
+    memset((void *)(uintptr_t)memory, 7, 64 * MIB);
+    CHECK(get(device, &reported));
+    HOLDS(reported.used == before); /* managed memory is not charged */
+    CHECK(cu.cuMemFree(memory));
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc(&memory, free_memory + 1));
     CHECK(cu.cuMemAlloc(&memory, free_memory));
+    CHECK(get(device, &reported));
+    HOLDS(reported.used == reported.hard);
     CHECK(cu.cuMemFree(memory));
     wanted.soft = 3ULL << 30;
     EXPECT(INVALID_ARGUMENT, set(device, &wanted));
@@ -139,8 +168,8 @@ static void limits(const char *folder) {
     EXPECT(INVALID_ARGUMENT, set(device, &wanted));
     wanted.hard = ~0ULL;
     CHECK(set(device, &wanted)); /* none */
-    CHECK(get(device, &reported));
-    HOLDS(reported.soft == 0 && reported.hard == ~0ULL && reported.used >= 256 * MIB);
+    EXPECT(none, get(device, &reported));
+    if (none == 0) HOLDS(reported.soft == 0 && reported.hard == ~0ULL && reported.used == before);
     wanted.group = "/nowhere";
     EXPECT(OPERATING_SYSTEM, set(device, &wanted));
     wanted.group = "/proc";

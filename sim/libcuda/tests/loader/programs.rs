@@ -121,12 +121,14 @@ fn limits_of_a_control_group_are_set_and_shown() {
         Ok(groups) => groups,
         Err(reason) => return skip(test, "cgroups", &reason),
     };
-    let folder = groups.create("leaf");
-    let machine = Machine::new("limits", "A10")
-        .with("CGPU_SIM_DRIVER", "13040")
-        .with("CGPU_SIM_WALL", "dmem")
-        .inside(&folder);
-    machine.prints(&format!("accounting {}", folder.display()));
+    for wall in ["dmem", "misc"] {
+        let folder = groups.create(wall);
+        let machine = Machine::new(&format!("limits-{wall}"), "A10")
+            .with("CGPU_SIM_DRIVER", "13040")
+            .with("CGPU_SIM_WALL", wall)
+            .inside(&folder);
+        machine.prints(&format!("accounting {}", folder.display()));
+    }
 }
 
 #[test]
