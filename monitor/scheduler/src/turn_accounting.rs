@@ -148,8 +148,11 @@ impl Gpu {
             Finding::Fits | Finding::Distrusted => {}
         }
         if !closed.high {
-            // It pays for what it may have had in flight, so that a low report gains nothing.
-            let cost = charge + (closed.paid - closed.end);
+            // It pays for what it may have had in flight, so that a low report gains little. With
+            // all of it, a container that comes back often took a sixth of its neighbour's work.
+            // What is paid under fixed shares, no other container gets.
+            let most = if fixed { tuning.priority_inflight } else { tuning.default_inflight };
+            let cost = charge + (closed.paid - closed.end).min(most);
             tenant.balance =
                 tenant.balance.saturating_add(signed(closed.charged)).saturating_sub(signed(cost));
         }

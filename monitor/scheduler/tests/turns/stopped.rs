@@ -8,6 +8,8 @@ use crate::harness::{Container, Harness, SECOND};
 use crate::process::{Load, MS, US};
 use crate::{FAIR, Parts, SATURATING, WEIGHTED};
 
+/// Computes 480 us, and rests 300.
+const BURSTS: &[Load] = &[Load::bursts(60, 8, 300)];
 const TWO: &[Load] = &[Load::saturating(60); 2];
 const LONG: &[Load] = &[Load::saturating(3000); 4];
 const SIXTEEN: &[Load] = &[Load::saturating(60); 16];
@@ -108,20 +110,24 @@ pub(crate) fn parts(
 #[test]
 fn container_that_stops_its_processes_costs_its_neighbour_at_most_a_twentieth() {
     const SOFT: Policy = Policy::Soft;
-    for (policy, weights, load, stops) in [
-        (FAIR, [1, 1], TWO, Stops::Waiting(5 * MS)),
-        (FAIR, [1, 1], LONG, Stops::Waiting(30 * MS)),
-        (FAIR, [1, 1], SIXTEEN, Stops::InTurn(0, 8 * MS)),
-        (WEIGHTED, [3, 1], SIXTEEN, Stops::After(200 * US, MS)),
-        (SOFT, [1, 1], TWO, Stops::After(5 * MS, 20 * MS)),
-        (SOFT, [1, 1], SIXTEEN, Stops::OneLaunched(5 * MS)),
+    const AVERAGE: Policy = Policy::Average { slots: 2 };
+    for (policy, weights, loads, stops) in [
+        (FAIR, [1, 1], (TWO, SATURATING), Stops::Waiting(5 * MS)),
+        (FAIR, [1, 1], (LONG, SATURATING), Stops::Waiting(30 * MS)),
+        (FAIR, [1, 1], (SIXTEEN, SATURATING), Stops::InTurn(0, 8 * MS)),
+        (WEIGHTED, [3, 1], (SIXTEEN, SATURATING), Stops::After(200 * US, MS)),
+        (SOFT, [1, 1], (TWO, SATURATING), Stops::After(5 * MS, 20 * MS)),
+        (SOFT, [1, 1], (SIXTEEN, SATURATING), Stops::OneLaunched(5 * MS)),
+        // Each time it continued, its neighbour paid 2 ms, as much as it may have in flight.
+        (AVERAGE, [1, 1], (SATURATING, BURSTS), Stops::InTurn(200 * US, 30 * MS)),
+        (AVERAGE, [1, 1], (SATURATING, BURSTS), Stops::OneLaunched(30 * MS)),
     ] {
         let kept = |seed| {
-            let part = |stops| parts(policy, &weights, (load, SATURATING), stops, seed)[1];
+            let part = |stops| parts(policy, &weights, loads, stops, seed)[1];
             part(stops) / part(Stops::Never)
         };
         let kept = kept(1).min(kept(2));
-        let case = format!("{policy:?} {weights:?}, {} processes, {stops:?}", load.len());
+        let case = format!("{policy:?} {weights:?}, {} processes, {stops:?}", loads.0.len());
         println!("{case}: {kept:.3}");
         assert!(kept >= 0.95, "{case}: its neighbour keeps {kept:.3}");
     }
