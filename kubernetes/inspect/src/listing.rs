@@ -48,7 +48,7 @@ fn misread(pods: &[Pod], dialects: Dialects) -> Option<String> {
     let running = requests.iter().filter(|it| it.running).count();
     match dialects.hami {
         false if given > 0 => Some(format!(
-            "pods that hold GPUs by HAMi's names are not counted ({given}): add --hami, as the \
+            "pods hold GPUs by HAMi's names, which are not read ({given}): add --hami, as the \
              extender has it"
         )),
         true if given == 0 && running > 0 => Some(format!(

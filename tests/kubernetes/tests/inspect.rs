@@ -237,7 +237,7 @@ fn pods_of_the_other_dialect_cause_a_warning() {
     assert!(wrong.stdout.contains("0/28 (0%)"), "{}", wrong.stdout);
     assert_eq!(
         wrong.stderr,
-        "warning: pods that hold GPUs by HAMi's names are not counted (1): add --hami, as the \
+        "warning: pods hold GPUs by HAMi's names, which are not read (1): add --hami, as the \
          extender has it\n"
     );
     let json: Value =
