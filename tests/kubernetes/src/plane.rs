@@ -40,6 +40,24 @@ pub fn scheduler_configuration(kubeconfig: &Path, extender: &str) -> String {
     plain.replace(path, &kubeconfig.to_string_lossy())
 }
 
+/// Adds HAMi's resources to that configuration, as the chart with `hami=true` does.
+#[must_use]
+pub fn with_hami_resources(configuration: &str) -> String {
+    const HAMI: [(&str, bool); 5] = [
+        ("gpu", false),
+        ("gpumem", true),
+        ("gpumem-percentage", true),
+        ("gpucores", true),
+        ("priority", true),
+    ];
+    let entries = HAMI.map(|(name, is_ignored)| {
+        format!("      - name: nvidia.com/{name}\n        ignoredByScheduler: {is_ignored}\n")
+    });
+    let first = "    managedResources:\n";
+    assert!(configuration.contains(first), "{configuration}");
+    configuration.replace(first, &format!("{first}{}", entries.concat()))
+}
+
 /// A running control plane.
 pub struct Plane {
     folder: PathBuf,

@@ -36,6 +36,19 @@ fn amount(table: &str, begins: &str) -> String {
     line.split_whitespace().next_back().unwrap_or_default().to_owned()
 }
 
+/// Waits until a pod runs. A kubelet rejects pods that come before the plugin has registered again:
+/// their owners make others.
+fn is_started(cluster: &Cluster, name: &str, text: &str) {
+    until(&format!("{name} is started"), || {
+        let status = cluster.object("pod", "default", name)?["status"].clone();
+        if status["reason"] == "UnexpectedAdmissionError" {
+            cluster.delete_text(text);
+            cluster.apply_text(text);
+        }
+        (status["phase"] == "Running").then_some(())
+    });
+}
+
 /// Four deployments on two nodes with a T4 each: 2, 8 and 8, 2, 5 units of 14, and the document's
 /// tables. Then everything is restarted, one after the other.
 #[test]
@@ -106,8 +119,9 @@ fn deployments_of_document_001_survive_restarts() {
         let spec = format!(
             "  nodeSelector: {{kubernetes.io/hostname: {full}}}\n  terminationGracePeriodSeconds: 1\n"
         );
-        cluster.apply_text(&pod(pod_name, "", "1", &spec));
-        cluster.running(&format!("app={pod_name}"), 1);
+        let text = pod(pod_name, "", "1", &spec);
+        cluster.apply_text(&text);
+        is_started(cluster, pod_name, &text);
         assert_eq!(cluster.totals(pod_name), [T4 / 14 * MIB], "after {after}");
         cluster.kubectl(&["delete", "pod", pod_name]).exits(0);
     };
@@ -122,6 +136,32 @@ fn deployments_of_document_001_survive_restarts() {
     cluster.restart_scheduler();
     comes(&mut cluster, "after-ours", "new plugins, extenders and scheduler");
     same(&cluster, "new plugins, extenders and scheduler");
+
+    // A follower passes on what it is asked, and then takes over.
+    let [leader, follower] = cluster.leader_and_follower();
+    cluster.forward_to(&format!("pod/{follower}"));
+    let on_full = |pod_name: &str, units: &str| {
+        let spec = format!(
+            "  nodeSelector: {{kubernetes.io/hostname: {full}}}\n  terminationGracePeriodSeconds: 1\n  tolerations: [{{operator: Exists}}]\n"
+        );
+        pod(pod_name, "", units, &spec)
+    };
+    let passed_on = |cluster: &Cluster| {
+        let passed_on = cluster.metric(&follower, "cgpu_extender_passed_on_total");
+        passed_on.expect("the follower's metric")
+    };
+    let before = passed_on(&cluster);
+    cluster.apply_text(&on_full("by-leader", "1"));
+    cluster.running("app=by-leader", 1);
+    let after = passed_on(&cluster);
+    println!("{follower} passed on {before}, then {after} requests to {leader}");
+    // Filter and bind. One node fits, so there is nothing to prioritize.
+    assert!(after >= before + 2, "{before}, {after}");
+    cluster.kubectl(&["delete", "pod", "-n", "kube-system", &leader]).exits(0);
+    cluster.apply_text(&on_full("by-follower", "1"));
+    cluster.running("app=by-follower", 1);
+    assert_eq!(cluster.metric(&follower, "cgpu_extender_leader"), Some(1));
+    cluster.kubectl(&["delete", "pod", "by-leader", "by-follower"]).exits(0);
 
     // A container that ends is started again with its slice.
     let restarted = limits.keys().find(|pod| pod.starts_with("binpack-2")).expect("a pod").clone();
@@ -139,6 +179,46 @@ fn deployments_of_document_001_survive_restarts() {
     comes(&mut cluster, "after-engine", "a new containerd");
     same(&cluster, "a new containerd");
     assert_eq!(amount(&cluster.inspect(&[]).exits(0).stdout, &full), "11/14");
+
+    // A node that is gone: after the deadline, its report of containers does not count.
+    cluster.kubectl(&["cordon", &full]).exits(0);
+    let deployment = "deployment/cgpu-scheduler-extender";
+    let deadline = ["CGPU_LOST_AFTER=1", "CGPU_SWEEP=1"];
+    let words = [&["set", "env", "-n", "kube-system", deployment][..], &deadline].concat();
+    cluster.kubectl(&words).exits(0);
+    cluster.rolled_out("deployment", "cgpu-scheduler-extender");
+    cluster.kubectl(&["uncordon", &full]).exits(0);
+    cluster.forward();
+    cluster.apply_text(&on_full("lost", "3"));
+    let lost = &cluster.running("app=lost", 1)[0];
+    let uid = lost["metadata"]["uid"].as_str().expect("a uid").to_owned();
+    until("the node reports it", || {
+        let node = cluster.object("node", "", &full)?;
+        node["metadata"]["annotations"]["cgpu.dev/held"].as_str()?.contains(&uid).then_some(())
+    });
+    cluster.node(&full).stop_kubelet();
+    cluster.node(&full).run("pkill", &["-KILL", "-f", "^/opt/cgpu/cgpu-device-plugin"]).exits(0);
+    cluster.kubectl(&["delete", "pod", "lost", "--grace-period=0", "--force"]).exits(0);
+    cluster.apply_text(&on_full("next", "3"));
+    println!("{}", cluster.reported("next", "1/1 GPUs: 0 of 3 units free"));
+    println!("{}", cluster.diagnosed("next", "no_room"));
+    let since = std::time::Instant::now();
+    until("the node's report does not count", || {
+        // The scheduler tries again when something changes.
+        let again = format!("again={}", since.elapsed().as_secs());
+        cluster.kubectl(&["label", "node", &full, "--overwrite", &again]).exits(0);
+        (cluster.object("pod", "default", "next")?["spec"]["nodeName"] == full.as_str())
+            .then_some(())
+    });
+    println!("its room is given {:?} after the node was gone", since.elapsed());
+    let node = cluster.object("node", "", &full).expect("the node");
+    let conditions = node["status"]["conditions"].as_array().expect("conditions");
+    assert!(conditions.iter().any(|it| it["type"] == "Ready" && it["status"] == "Unknown"));
+    // It is back, and ends what has no pod any more.
+    cluster.node(&full).start_kubelet();
+    is_started(&cluster, "next", &on_full("next", "3"));
+    assert_eq!(cluster.totals("next"), [T4 * 3 / 14 * MIB]);
+    same(&cluster, "the node is back");
 }
 
 /// Document 000: 8 GiB over four GPUs of one node. Document 003: 16 units of 128 MiB on the same
@@ -174,15 +254,16 @@ fn stateful_sets_of_documents_000_and_003_run() {
     };
     four(&cluster);
 
-    for (pod_name, labels, units, reason) in [
-        ("indivisible", ", aliyun.com/gpu-count: \"3\"", "8", "3"),
-        ("too-large", "", "15", "15"),
-        ("far-too-large", "", "57", "Insufficient aliyun.com/gpu-mem"),
-        ("too-many", ", aliyun.com/gpu-count: \"5\"", "5", "5"),
-        ("no-number", ", aliyun.com/gpu-count: some", "5", "some"),
+    for (pod_name, labels, units, reason, cause) in [
+        ("indivisible", ", aliyun.com/gpu-count: \"3\"", "8", "3", "not_understood"),
+        ("too-large", "", "15", "15", "never_fits"),
+        ("far-too-large", "", "57", "Insufficient aliyun.com/gpu-mem", "never_fits"),
+        ("too-many", ", aliyun.com/gpu-count: \"5\"", "5", "5", "never_fits"),
+        ("no-number", ", aliyun.com/gpu-count: some", "5", "some", "not_understood"),
     ] {
         cluster.apply_text(&pod(pod_name, labels, units, ""));
         println!("{pod_name}: {}", cluster.reported(pod_name, reason));
+        println!("{pod_name}: {}", cluster.diagnosed(pod_name, cause));
         let pod = cluster.object("pod", "default", pod_name).expect("the pod");
         assert!(pod["spec"]["nodeName"].is_null(), "{pod:#}");
         cluster.kubectl(&["delete", "pod", pod_name, "--force", "--grace-period=0"]).exits(0);
@@ -191,6 +272,7 @@ fn stateful_sets_of_documents_000_and_003_run() {
     let weight = "    env: [{name: ALIYUN_COM_GPU_SCHD_WEIGHT, value: \"26\"}]\n    resources:";
     cluster.apply_text(&pod("heavy", "", "2", "").replace("    resources:", weight));
     println!("heavy: {}", cluster.reported("heavy", "expected a whole number from 1 to 25"));
+    println!("heavy: {}", cluster.diagnosed("heavy", "not_understood"));
     let heavy = cluster.object("pod", "default", "heavy").expect("the pod");
     assert!(heavy["spec"]["nodeName"].is_null(), "{heavy:#}");
     assert!(heavy["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"].is_null(), "{heavy:#}");
@@ -205,7 +287,11 @@ fn stateful_sets_of_documents_000_and_003_run() {
             .find_map(|state| status["state"][state]["message"].as_str());
         reported.is_some_and(|reported| reported.contains("gets no slice of a GPU")).then_some(())
     });
+    println!("bypass: {}", cluster.diagnosed("bypass", "bypassed"));
     cluster.kubectl(&["delete", "pod", "bypass", "--force", "--grace-period=0"]).exits(0);
+
+    gpus_that_are_taken_out_get_no_pods(&cluster, node);
+    four(&cluster);
 
     // The API server itself refuses what is no number of units.
     for (amount, why) in [
@@ -254,6 +340,7 @@ fn stateful_sets_of_documents_000_and_003_run() {
     cluster.kubectl(&["delete", "validatingadmissionpolicybinding", "cgpu-pods"]).exits(0);
     edit(r#"{"0":{"0":1}}"#);
     println!("{}", cluster.reported("binpack-1-0", "it counts on every GPU of its node"));
+    println!("{}", cluster.diagnosed("binpack-1-0", "spoilt"));
     edit(r#"{"0":{"0":2,"1":2,"2":2,"3":2}}"#);
     four(&cluster);
 
@@ -276,6 +363,7 @@ fn stateful_sets_of_documents_000_and_003_run() {
     });
     for waiting in &placed.1 {
         println!("{}", cluster.reported(name(waiting), "no GPUs for the pod ("));
+        println!("{}", cluster.diagnosed(name(waiting), "no_room"));
     }
     let mut gpus: Vec<&str> = Vec::new();
     for pod in &placed.0 {
@@ -314,6 +402,101 @@ fn stateful_sets_of_documents_000_and_003_run() {
     assert_eq!(totals.iter().filter(|total| **total == limit).count(), 1, "{totals:?}");
     four(&cluster);
     println!("{}", cluster.inspect(&["-d"]).exits(0).stdout);
+}
+
+/// An administrator takes the node's four GPUs out, and another device plugin has them. A pod waits
+/// with the reason until they are given back.
+fn gpus_that_are_taken_out_get_no_pods(cluster: &Cluster, node: &str) {
+    let waits = |name: &str, reason: &str| {
+        cluster.apply_text(&pod(name, "", "1", "  terminationGracePeriodSeconds: 1\n"));
+        println!("{name}: {}", cluster.reported(name, reason));
+        println!("{name}: {}", cluster.diagnosed(name, "never_fits"));
+    };
+    let runs = |name: &str| {
+        cluster.running(&format!("app={name}"), 1);
+        cluster.kubectl(&["delete", "pod", name]).exits(0);
+    };
+    let map = format!("unhealthy-gpu-{node}");
+    let words = ["create", "configmap", &map, "-n", "kube-system", "--from-literal=gpus=0,1,2,3"];
+    cluster.kubectl(&words).exits(0);
+    waits("cordoned", "4/4 GPUs: unhealthy");
+    cluster.kubectl(&["delete", "configmap", &map, "-n", "kube-system"]).exits(0);
+    runs("cordoned");
+
+    let plugin = |amount: &str| {
+        let patch = format!(r#"{{"status":{{"capacity":{{"nvidia.com/gpu":{amount}}}}}}}"#);
+        let words = ["patch", "node", node, "--subresource=status", "--type=merge", "-p", &patch];
+        cluster.kubectl(&words).exits(0);
+    };
+    plugin(r#""4""#);
+    println!("{}", cluster.reported(node, "the device plugin of nvidia.com/gpu"));
+    until("the kubelet has no units", || {
+        let node = cluster.object("node", "", node)?;
+        (node["status"]["allocatable"]["aliyun.com/gpu-mem"] == "0").then_some(())
+    });
+    waits("beside", "Insufficient aliyun.com/gpu-mem");
+    plugin("null");
+    runs("beside");
+}
+
+/// Document 004 and other pods with HAMi's names. GPUs of one PCIe root are no neighbours by number.
+#[test]
+fn pods_with_hamis_names_run() {
+    let gpus = "T4:15109@0.1,T4:15109@0.2,T4:15109@1.1,T4:15109@0.2";
+    let node = "gpu-node";
+    let node_spec = NodeSpec { name: node, address: "192.168.1.214", gpus, is_claimed: false };
+    let Some(mut cluster) = Cluster::start("pods_with_hamis_names_run", &[node_spec]) else {
+        return;
+    };
+    cluster.use_hami_names();
+    let count = |cluster: &Cluster, pod: &str, mib: u64| {
+        let totals = cluster.totals(pod);
+        totals.iter().filter(|total| **total == mib * MIB).count()
+    };
+    let has = |cluster: &Cluster, pod: &str, line: &str| {
+        let text = cluster.kubectl(&["exec", pod, "--", "cat", "/run/cgpu/limits"]).exits(0).stdout;
+        println!("{text}");
+        text.lines().any(|it| it == line)
+    };
+    cluster.apply(&example("004-hami.yaml"));
+    for (job, is_limited) in [("ai-benchmark", true), ("ai-benchmark-2", false)] {
+        let [pod] = &cluster.running(&format!("job-name={job}"), 1)[..] else { panic!("one pod") };
+        assert_eq!(count(&cluster, name(pod), 3000), 1, "{job}");
+        assert_eq!(has(&cluster, name(pod), "percent 30"), is_limited, "{job}");
+    }
+    let with = |name: &str, limits: &str| {
+        let limits = format!("{{nvidia.com/gpu: {limits}}}");
+        pod(name, "", "1", "").replace("{aliyun.com/gpu-mem: 1}", &limits)
+    };
+    // No node has priorities to give out.
+    cluster.apply_text(&with("high", "1, nvidia.com/gpumem: 2000, nvidia.com/priority: 0"));
+    cluster.running("app=high", 1);
+    assert!(has(&cluster, "high", "high_priority 1"));
+    assert_eq!(count(&cluster, "high", 2000), 1);
+    cluster.apply_text(&with("two", "2, nvidia.com/gpumem: 5000"));
+    let [two] = &cluster.running("app=two", 1)[..] else { panic!("one pod") };
+    let allocation = &two["metadata"]["annotations"]["scheduler.framework.gpushare.allocation"];
+    println!("two: {allocation}");
+    assert_eq!(*allocation, r#"{"0":{"1":5,"3":5}}"#);
+    assert_eq!(count(&cluster, "two", 5000), 2);
+    for (name, limits, reason, cause) in [
+        ("both", "1, aliyun.com/gpu-mem: 2", "expected one of the two", "not_understood"),
+        ("five", "5, nvidia.com/gpumem: 1000", "the node has 4", "never_fits"),
+    ] {
+        cluster.apply_text(&with(name, limits));
+        println!("{name}: {}", cluster.reported(name, reason));
+        println!("{name}: {}", cluster.diagnosed(name, cause));
+        let pod = cluster.object("pod", "default", name).expect("the pod");
+        assert!(pod["spec"]["nodeName"].is_null(), "{pod:#}");
+        assert!(pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_DEV"].is_null(), "{pod:#}");
+    }
+    // Without the names, the containers count that the node reports.
+    let [wrong, right] = [&["-d"][..], &["-d", "--hami"]].map(|flags| cluster.inspect(flags));
+    assert!(wrong.stderr.contains("are not read (4): add --hami"), "{wrong:?}");
+    assert_eq!((right.stderr.as_str(), right.code()), ("", Some(0)));
+    println!("{}{}{}", wrong.stdout, wrong.stderr, right.stdout);
+    let amounts = [&[][..], &["--hami"]].map(|flags| cluster.inspect(flags).exits(0).stdout);
+    assert_eq!(amounts.map(|table| amount(&table, node)), ["18/56"; 2]);
 }
 
 /// Two GPUs below one PCIe root, and one that is partitioned.

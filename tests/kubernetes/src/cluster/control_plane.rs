@@ -7,7 +7,7 @@ use super::assets::Assets;
 use super::certificates::Authority;
 use super::machine::{Daemon, Machine};
 use super::until;
-use crate::plane::scheduler_configuration;
+use crate::plane::{scheduler_configuration, with_hami_resources};
 
 /// The API server's URL for all programs, pods included: the first address of the services' range.
 pub(super) const SERVER: &str = "https://10.0.0.1:443";
@@ -19,6 +19,8 @@ pub(super) struct ControlPlane {
     pub(super) administrator: PathBuf,
     scheduler: Option<Daemon>,
     second: Option<Daemon>,
+    /// The scheduler's file.
+    configuration: PathBuf,
     scheduler_arguments: Vec<String>,
     daemons: Vec<Daemon>,
 }
@@ -112,6 +114,7 @@ impl ControlPlane {
             administrator,
             scheduler: None,
             second: None,
+            configuration,
             scheduler_arguments,
             daemons: vec![etcd, api_server],
         };
@@ -140,6 +143,12 @@ impl ControlPlane {
         plane.scheduler =
             Some(machine.start("kube-scheduler", &assets.scheduler, &plane.scheduler_arguments));
         plane
+    }
+
+    /// Adds HAMi's resources to the scheduler's configuration, which counts from its next start.
+    pub(super) fn use_hami_names(&self) {
+        let text = fs::read_to_string(&self.configuration).expect("a configuration");
+        fs::write(&self.configuration, with_hami_resources(&text)).expect("a configuration");
     }
 
     pub(super) fn restart_scheduler(&mut self, machine: &Machine, assets: &Assets) {

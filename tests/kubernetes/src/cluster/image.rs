@@ -11,10 +11,11 @@ use serde_json::json;
 /// The image of each pod's sandbox.
 pub(super) const PAUSE: &str = "registry.k8s.io/pause:3.10";
 /// The examples' images, that of our own programs, and that of the lab.
-const NAMES: [&str; 5] = [
+const NAMES: [&str; 6] = [
     "docker.io/cheyang/gpu-player:v2",
     "registry.cn-shanghai.aliyuncs.com/tensorflow-samples/tensorflow-gpu-mem:10.0-runtime-centos7",
     "registry.cn-beijing.aliyuncs.com/ai-samples/gpushare-sample:tensorflow-1.5",
+    "docker.io/4pdosc/ai-benchmark:2.4.1-gpu",
     "docker.io/library/cgpu:0.1.0",
     "docker.io/library/cgpu-lab:1",
 ];

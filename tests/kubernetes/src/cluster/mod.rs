@@ -81,6 +81,8 @@ pub struct Cluster {
     machine: Machine,
     assets: Assets,
     folder: ClusterFolder,
+    /// Whether our programs and the scheduler read HAMi's names.
+    has_hami: bool,
 }
 
 /// The folder of all its files, which is removed in the end.
@@ -149,6 +151,7 @@ impl Cluster {
             machine,
             assets,
             folder,
+            has_hami: false,
         };
         for (index, node_spec) in node_specs.iter().enumerate() {
             let path = cluster.folder.path().join(node_spec.name);
@@ -240,6 +243,30 @@ impl Cluster {
         self.extender.as_ref().expect("a Service").set(addresses.collect());
     }
 
+    /// Waits until one extender leads and another follows, and returns their names.
+    #[must_use]
+    pub fn leader_and_follower(&self) -> [String; 2] {
+        let selector = "app.kubernetes.io/name=cgpu-scheduler-extender";
+        let words = ["get", "pods", "-n", "kube-system", "-l", selector, "-o", "name"];
+        until("an extender leads, and another follows", || {
+            let printed = self.kubectl(&words).exits(0).stdout;
+            let pods = printed.lines().filter_map(|line| line.strip_prefix("pod/"));
+            let leads = |pod: &&str| self.metric(pod, "cgpu_extender_leader") == Some(1);
+            let (leaders, others): (Vec<&str>, Vec<&str>) = pods.partition(leads);
+            let ([leader], [follower]) = (&leaders[..], &others[..]) else { return None };
+            Some([leader, follower].map(|it| (*it).to_owned()))
+        })
+    }
+
+    /// Returns a metric of an extender's pod, if it serves any.
+    #[must_use]
+    pub fn metric(&self, pod: &str, name: &str) -> Option<u64> {
+        let path = format!("/api/v1/namespaces/kube-system/pods/{pod}:39999/proxy/metrics");
+        let printed = self.kubectl(&["get", "--raw", &path]).stdout;
+        let value = printed.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+        value.parse().ok()
+    }
+
     /// Applies our manifests for claims. Simulated GPUs have no CDI devices of a vendor.
     fn install_driver(&self) {
         let manifests = include_str!("../../../../kubernetes/manifests/cgpu-dra.yaml");
@@ -261,7 +288,13 @@ impl Cluster {
         let manifests = include_str!("../../../../kubernetes/manifests/cgpu.yaml");
         let reported = "--memory-unit=GiB";
         assert!(manifests.contains(reported));
-        let text = manifests.replace(reported, &format!("--memory-unit={unit}"));
+        let mut text = manifests.replace(reported, &format!("--memory-unit={unit}"));
+        if self.has_hami {
+            // Of the plugin, and of the extender.
+            for argument in ["- --memory-unit=", "- --port=39999"] {
+                text = text.replace(argument, &format!("- --hami\n            {argument}"));
+            }
+        }
         let file = self.folder.path().join("cgpu.yaml");
         fs::write(&file, text).expect("a file");
         let selector = "app.kubernetes.io/name notin (cgpu-node,cgpu-scheduler)";
@@ -273,8 +306,23 @@ impl Cluster {
         }
     }
 
+    /// Has plugin, extender and scheduler read HAMi's names, too, as the chart does with
+    /// `hami=true`.
+    pub fn use_hami_names(&mut self) {
+        self.has_hami = true;
+        self.install("GiB");
+        self.plane.use_hami_names();
+        self.restart_scheduler();
+        self.forward();
+    }
+
     /// Forwards kube-scheduler's port to an extender that is ready, in place of an earlier one.
     pub fn forward(&mut self) {
+        self.forward_to("service/cgpu-scheduler-extender");
+    }
+
+    /// Forwards kube-scheduler's port to this Service or pod of extenders.
+    pub fn forward_to(&mut self, target: &str) {
         self.forward.take().into_iter().for_each(|daemon| daemon.end("KILL"));
         let words = [
             "--kubeconfig",
@@ -282,7 +330,7 @@ impl Cluster {
             "port-forward",
             "-n",
             "kube-system",
-            "service/cgpu-scheduler-extender",
+            target,
             &format!("{EXTENDER}:39999"),
         ]
         .map(str::to_owned);
@@ -412,7 +460,7 @@ impl Cluster {
         })
     }
 
-    /// Runs `kubectl-inspect-gpushare` with the rights of its ClusterRole.
+    /// Runs `kubectl-inspect-gpushare` with the rights that the documentation names.
     #[must_use]
     pub fn inspect(&self, arguments: &[&str]) -> Outcome {
         let config = self.folder.path().join("authority/inspector.conf");
@@ -426,10 +474,26 @@ impl Cluster {
                 "--user=inspector",
             ];
             self.kubectl(&bind).exits(0);
+            // A cluster of claims has no such Role.
+            let bind = ["create", "rolebinding", "inspector", "--role=cgpu-unhealthy-gpus"];
+            let in_system = ["--user=inspector", "-n", "kube-system"];
+            self.kubectl(&[&bind[..], &in_system].concat()).exits(0);
         }
         let mut command = self.machine.inside(Dist::find().file("kubectl-inspect-gpushare"));
         command.arg("--kubeconfig").arg(config).args(arguments);
         Outcome::of(command)
+    }
+
+    /// Waits until this is the doctor's first cause for a pod, and returns what was found.
+    pub fn diagnosed(&self, pod: &str, cause: &str) -> String {
+        let mut words = vec!["doctor", pod, "-n", "default", "--json", "--root", "/nonexistent"];
+        words.extend(self.has_hami.then_some("--hami"));
+        until(&format!("the cause {cause} of {pod}"), || {
+            let report: Value =
+                serde_json::from_str(&self.inspect(&words).stdout).expect("a report");
+            let first = &report["causes"][0];
+            (first["cause"] == cause).then(|| format!("{cause}: {}", first["found"]))
+        })
     }
 
     /// Returns a node.

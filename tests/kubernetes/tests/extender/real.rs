@@ -2,31 +2,24 @@
 //! There is no kubelet: a pod that is being deleted stays until the test ends it.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
 use cgpu_e2e::{Child, Dist};
 use cgpu_kubernetes_tests::extender::Extender;
 use cgpu_kubernetes_tests::objects::{node, pod, pod_with};
-use cgpu_kubernetes_tests::plane::{Plane, scheduler_configuration};
+use cgpu_kubernetes_tests::plane::{Plane, scheduler_configuration, with_hami_resources};
 use cgpu_kubernetes_tests::wait::until;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const LIFETIME: Duration = Duration::from_secs(600);
 
-/// The resources in HAMi's names. Nodes have only the first.
-const HAMI_RESOURCES: &str = "      - name: nvidia.com/gpu
-        ignoredByScheduler: false
-      - name: nvidia.com/gpumem
-        ignoredByScheduler: true
-      - name: nvidia.com/priority
-        ignoredByScheduler: true
-";
-
 struct Cluster {
     plane: Plane,
-    _extender: Extender,
+    extender: Extender,
     _folder: TempDir,
 }
 
@@ -40,6 +33,11 @@ impl Cluster {
 
     /// No node, and more arguments of the API server and the scheduler.
     fn start_with(test: &str, arguments: [&[String]; 2]) -> Option<Self> {
+        Self::start_beside(test, arguments, "")
+    }
+
+    /// As [`Cluster::start_with`], with another extender in the scheduler's configuration.
+    fn start_beside(test: &str, arguments: [&[String]; 2], other: &str) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         let mut plane = Plane::start(test, folder.path(), arguments[0])?;
         for (name, value) in [("low", 10), ("middle", 20), ("high", 1000)] {
@@ -51,15 +49,12 @@ impl Cluster {
         let extender = Extender::start_for(&plane.kubeconfig(), LIFETIME);
         let address = extender.address().to_string();
         let text = scheduler_configuration(&plane.kubeconfig(), &address);
-        // As the chart with `hami=true` writes it.
-        let (first, hami) = ("    managedResources:\n", HAMI_RESOURCES);
-        assert!(text.contains(first), "{text}");
-        let text = text.replace(first, &format!("{first}{hami}"));
+        let text = with_hami_resources(&text);
         let configuration = folder.path().join("scheduler.yaml");
-        fs::write(&configuration, text).expect("a file");
+        fs::write(&configuration, format!("{text}\n{other}")).expect("a file");
         let configuration = format!("--config={}", configuration.display());
         plane.start_scheduler(&[arguments[1], &[configuration]].concat());
-        Some(Self { plane, _extender: extender, _folder: folder })
+        Some(Self { plane, extender, _folder: folder })
     }
 
     fn create(&self, name: &str, units: u64, class: &str) {
@@ -107,6 +102,15 @@ impl Cluster {
         let found = causes.iter().find(|it| it["cause"] == cause);
         let found = found.unwrap_or_else(|| panic!("{cause}: {printed}"));
         found["found"].as_str().expect("a text").to_owned()
+    }
+
+    /// Waits for an event of a pod with this reason, and returns its message.
+    fn event(&self, pod: &str, reason: &str) -> String {
+        until(&format!("{pod} has the event {reason}"), || {
+            let events = self.plane.list("events");
+            let is_it = |it: &&Value| it["reason"] == reason && it["involvedObject"]["name"] == pod;
+            events.iter().find(is_it)?["message"].as_str().map(str::to_owned)
+        })
     }
 
     fn end(&self, pod: &str) {
@@ -272,6 +276,99 @@ fn choice_of_the_extender_outweighs_the_plugins_of_the_scheduler() {
     assert_eq!(place(pod("default", "chosen", 2)), "n2");
 }
 
+/// Another extender of the scheduler, whose answers are those of the test.
+struct OtherExtender {
+    listener: TcpListener,
+}
+
+/// The scheduler's question, which waits for its answer.
+struct Question {
+    stream: TcpStream,
+    nodes: Value,
+}
+
+impl OtherExtender {
+    fn start() -> Self {
+        Self { listener: TcpListener::bind("127.0.0.1:0").expect("a port") }
+    }
+
+    fn configuration(&self) -> String {
+        let address = self.listener.local_addr().expect("an address");
+        format!(
+            "  - urlPrefix: http://{address}\n    filterVerb: filter\n    httpTimeout: 500s\n    nodeCacheCapable: true\n"
+        )
+    }
+
+    /// Waits for the next question.
+    fn question(&self) -> Question {
+        let (stream, _) = self.listener.accept().expect("a connection");
+        stream.set_read_timeout(Some(LIFETIME)).expect("a timeout");
+        let mut reader = BufReader::new(&stream);
+        let (mut line, mut length) = (String::new(), 0);
+        while line != "\r\n" {
+            line.clear();
+            reader.read_line(&mut line).expect("a header");
+            if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+                length = value.trim().parse().expect("a number");
+            }
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).expect("a body");
+        let request: Value = serde_json::from_slice(&body).expect("JSON");
+        Question { nodes: request["NodeNames"].clone(), stream }
+    }
+}
+
+impl Question {
+    fn answer(mut self, nodes: &Value) {
+        let body = json!({"NodeNames": nodes}).to_string();
+        let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/json";
+        let length = body.len();
+        write!(self.stream, "{head}\r\nContent-Length: {length}\r\n\r\n{body}").expect("an answer");
+    }
+}
+
+/// The node is deleted after the scheduler has chosen it, and before it binds.
+#[test]
+fn pod_whose_node_is_gone_is_bound_to_another() {
+    let test = "pod_whose_node_is_gone_is_bound_to_another";
+    let other = OtherExtender::start();
+    let Some(cluster) = Cluster::start_beside(test, [&[], &[]], &other.configuration()) else {
+        return;
+    };
+    for name in ["n1", "n2"] {
+        cluster.plane.add_node(&node(name, &[15109]));
+    }
+    cluster.create("p", 2, "low");
+    let question = until("both nodes are known", || {
+        let question = other.question();
+        if question.nodes.as_array().is_some_and(|nodes| nodes.len() == 2) {
+            return Some(question);
+        }
+        question.answer(&json!([]));
+        None
+    });
+    cluster.plane.kubectl(&["delete", "node", "n1"]).expect("it is deleted");
+    let probe = pod("default", "probe", 1);
+    until("the extender knows it", || {
+        let fitting = cluster.extender.filter(&probe, &["n1", "n2"])["NodeNames"].clone();
+        (fitting == json!(["n2"])).then_some(())
+    });
+    question.answer(&json!(["n1"]));
+    // The scheduler tries again.
+    let question = other.question();
+    assert_eq!(question.nodes, json!(["n2"]));
+    let message = cluster.event("p", "GpuNodeUnknown");
+    assert!(message.starts_with("not bound to node `n1`"), "{message}");
+    assert_eq!(cluster.found("p", "node_gone"), message);
+    println!("{message}\n{}", cluster.event("p", "FailedScheduling"));
+    let claim = |pod: &Value| pod["metadata"]["annotations"]["cgpu.dev/node"].clone();
+    assert_eq!(claim(&cluster.pod("p")), Value::Null);
+    question.answer(&json!(["n2"]));
+    until("it is bound", || (cluster.pod("p")["spec"]["nodeName"] == "n2").then_some(()));
+    assert_eq!(claim(&cluster.pod("p")), "n2");
+}
+
 /// The GPUs of a pod are of one PCIe root, where the fuller ones are of two.
 #[test]
 fn pod_of_two_gpus_gets_those_of_one_pcie_root() {
@@ -346,13 +443,7 @@ fn annotations_of_hami_choose_node_and_gpu() {
         "hami.io/gpu-scheduler-policy": "spread"});
     assert_eq!(place("policies", spread), on("n1", "0"));
     create("none", json!({"nvidia.com/use-gputype": "H100"}));
-    let message = until("the pod waits with a reason", || {
-        let events = cluster.plane.list("events");
-        let is_event = |event: &&Value| {
-            event["reason"] == "FailedScheduling" && event["involvedObject"]["name"] == "none"
-        };
-        events.iter().find(is_event)?["message"].as_str().map(str::to_owned)
-    });
+    let message = cluster.event("none", "FailedScheduling");
     assert!(message.contains("not permitted by the pod's annotations"), "{message}");
     assert!(cluster.pod("none")["spec"]["nodeName"].is_null());
 }
