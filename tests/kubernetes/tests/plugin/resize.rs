@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use cgpu_e2e::{Fixture, Monitor};
+use cgpu_e2e::{Fixture, Monitor, Worker};
 use cgpu_kubernetes_tests::api_server::Key;
 use cgpu_kubernetes_tests::engine::Container;
 use serde_json::{Value, json};
@@ -164,6 +164,39 @@ fn running_pod_is_resized_as_its_annotation_says() {
     let text = "memory=7Gi,grow=true";
     host.resize("p", Some(text));
     assert!(host.answer("p", text, "Refused").contains("--allow-growth"));
+}
+
+#[test]
+fn limit_below_what_is_used_is_refused_or_waits() {
+    let fixture = Fixture::new(GPUS);
+    let host = Host::new(&fixture, GPUS);
+    let _monitor = Monitor::start(&fixture);
+    let _plugin = host.plugin(&[]);
+    host.kubelet.offers(MEMORY, 28, 28);
+    host.kubelet.offers(CORE, 200, 200);
+    let (_, container) = host.running("p");
+    let own = 15109 * 6 / 14;
+    let mut worker = Worker::start(&fixture, &fixture.container(&container.id));
+    let granted = worker.request("fill")["granted"].as_u64().expect("bytes");
+    assert!((4096 * MIB..own * MIB).contains(&granted), "{granted}");
+
+    host.resize("p", Some("memory=2Gi"));
+    let told = host.answer("p", "memory=2Gi", "Refused");
+    assert!(told.starts_with("container `main` uses "), "{told}");
+    assert!(told.ends_with("more than 2048 MiB; shrink=wait waits until it uses less"), "{told}");
+    let text = "memory=2Gi,shrink=wait";
+    host.resize("p", Some(text));
+    let told = host.answer("p", text, "Waiting");
+    assert!(told.ends_with("its limit is lowered when it uses less"), "{told}");
+    assert_eq!(host.has(&container).0, [own]);
+    assert_eq!(host.annotation("p", "cgpu.dev/sizes"), Value::Null);
+
+    worker.request("free");
+    host.answer("p", text, "Applied");
+    assert_eq!(host.has(&container).0, [2048]);
+    assert_eq!(host.annotation("p", "cgpu.dev/sizes"), json!({"main": {"memory": 2048}}));
+    worker.fills(2048 * MIB);
+    worker.finish();
 }
 
 #[test]
