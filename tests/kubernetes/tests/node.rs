@@ -303,6 +303,35 @@ fn node_with_cri_o_has_its_own_file() {
     assert_eq!(node.files(), before);
 }
 
+/// cgpu-runtime takes the place of a default runtime to which it hands over, and gives it back.
+#[test]
+fn default_runtime_that_is_handed_over_to_is_restored() {
+    let node = Node::new();
+    let toolkit = "/usr/local/nvidia/toolkit/nvidia-container-runtime";
+    let nvidia = BEFORE.replace("runc", "nvidia");
+    let table = "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia";
+    node.put(
+        &format!("host/{CONFIG}"),
+        &format!(
+            "{nvidia}{table}]\n  runtime_type = \"io.containerd.runc.v2\"\n\
+             {table}.options]\n  BinaryName = \"{toolkit}\"\n"
+        ),
+    );
+    // The documented line.
+    node.put("host/etc/cgpu/runtime.toml", &format!("runtime = \"{toolkit}\"\n"));
+    let before = node.files();
+    node.stay();
+    let config = fs::read_to_string(node.at("host").join(CONFIG)).expect("a configuration");
+    assert!(config.contains("  default_runtime_name = \"cgpu\""), "{config}");
+    assert!(config.contains(&format!("BinaryName = \"{toolkit}\"")), "{config}");
+    let settings = fs::read_to_string(node.at("host/etc/cgpu/runtime.toml")).expect("settings");
+    let lines: Vec<&str> = settings.lines().filter(|line| line.starts_with("runtime")).collect();
+    assert_eq!(lines, [format!("runtime = \"{toolkit}\"")]);
+    node.answers("{}\n404", "");
+    assert!(node.leave().contains("uninstalled"));
+    assert_eq!(node.files(), before);
+}
+
 /// A default runtime that others need is not replaced: the pod fails with an error, and containers
 /// go on as before.
 #[test]
