@@ -87,7 +87,13 @@ fn report(cluster: &Cluster, events: &EventRecorder, uid: &str, nodes: &[String]
     else {
         return;
     };
-    let nodes = nodes.iter().map(String::as_str);
+    let Ok(request) = pod.resource_request() else { return };
+    // The scheduler does not count all that is requested: not HAMi's memory, nor a growth.
+    let suffices = |name: &&str| {
+        let room = cluster.room(pod, name);
+        room.is_some_and(|(node, room)| preemption::suffices_in_sum(node, &room, &request))
+    };
+    let nodes = nodes.iter().map(String::as_str).filter(suffices);
     if let Some(found) = preemption::fragmented(cluster, pod, nodes) {
         let message = format!(
             "on node `{}` enough is free in all, but not on one GPU, and the scheduler evicts no \

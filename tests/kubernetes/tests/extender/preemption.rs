@@ -3,7 +3,7 @@
 use cgpu_kubernetes_tests::api_server::{Fault, FaultAction};
 use cgpu_kubernetes_tests::extender::Extender;
 use cgpu_kubernetes_tests::http::Reply;
-use cgpu_kubernetes_tests::objects::{node, pod};
+use cgpu_kubernetes_tests::objects::{node, pod, pod_with};
 use serde_json::{Value, json};
 
 use crate::{Fixture, key, running};
@@ -98,8 +98,11 @@ fn fragmented_node_is_an_event_unless_the_scheduler_asks() {
     fixture.pod(with_priority(running(pod("test", "b", 7), "n1", 1, 7), 20));
     let [asked, waits] =
         ["asked", "waits"].map(|name| fixture.pod(with_priority(pod("test", name, 8), 9)));
-    let extender = fixture.extender();
-    for pod in [&asked, &waits, &waits] {
+    // kube-scheduler does not count HAMi's memory, so it has the node with too little in all.
+    let beyond = json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "15000"});
+    let beyond = fixture.pod(with_priority(pod_with("test", "beyond", &beyond), 9));
+    let extender = Extender::start(&fixture.server, fixture.folder(), &["--hami"]);
+    for pod in [&beyond, &asked, &waits, &waits] {
         assert_eq!(extender.filter(pod, &["n1"])["NodeNames"], json!([]));
     }
     assert_eq!(victims(&fixture, &preempt(&extender, &asked, &[])), ["a"]);
@@ -126,5 +129,5 @@ fn fragmented_node_is_an_event_unless_the_scheduler_asks() {
         };
         events.iter().filter(is_one).count()
     };
-    assert_eq!((of(&asked), of(&waits), of(&later)), (0, 1, 1));
+    assert_eq!((of(&asked), of(&waits), of(&later), of(&beyond)), (0, 1, 1, 0));
 }
