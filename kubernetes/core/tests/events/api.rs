@@ -110,6 +110,9 @@ impl Api {
             }
         }
         self.taken.insert(uid.to_owned(), (node.to_owned(), gpus));
+        if pod.status.nominated_node_name == node && pod.spec.priority > 0 {
+            self.count("preemptors that were bound");
+        }
         self.write("bound", uid, |pod| node.clone_into(&mut pod.spec.node_name));
         self.check(node);
     }

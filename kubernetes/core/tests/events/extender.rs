@@ -109,23 +109,46 @@ impl Extender {
 
     /// Places a pod as kube-scheduler does: filter, prioritize, bind.
     pub(crate) fn place(&mut self, api: &mut Api, uid: &str, now: u64, is_received: bool) {
-        let Some(pod) = api.pods.get(uid).cloned() else { return };
+        if let Some(node) = self.choose(api, uid, now) {
+            self.claim(api, uid, &node, now, is_received);
+        }
+    }
+
+    /// Returns the best of the nodes that fit a pod.
+    pub(crate) fn choose(&mut self, api: &Api, uid: &str, now: u64) -> Option<String> {
+        let pod = api.pods.get(uid)?;
         let request =
             |names| Candidates { pod: Some(pod.clone()), nodes: None, node_names: Some(names) };
-        let filtered =
-            extender::filter(&self.cluster, &request(api.nodes.keys().cloned().collect()));
+        let filtered = extender::filter_and_place(
+            &mut self.cluster,
+            &request(api.nodes.keys().cloned().collect()),
+            Placement::Binpack,
+            now,
+        );
         let ranked = extender::prioritize(
             &self.cluster,
             &request(filtered.node_names.unwrap_or_default()),
             Placement::Binpack,
             &HashMap::new(),
         );
-        let Some(best) = ranked.into_iter().max_by_key(|priority| priority.score) else { return };
+        Some(ranked.into_iter().max_by_key(|priority| priority.score)?.host)
+    }
+
+    /// Claims GPUs of a node for a pod, and begins to bind it.
+    pub(crate) fn claim(
+        &mut self,
+        api: &mut Api,
+        uid: &str,
+        node: &str,
+        now: u64,
+        is_received: bool,
+    ) {
+        let Some(pod) = api.pods.get(uid) else { return };
         let binding = Binding {
             pod_name: pod.metadata.name.clone(),
             pod_namespace: pod.metadata.namespace.clone(),
             pod_uid: uid.to_owned(),
-            node: best.host.clone(),
+            node: node.to_owned(),
         };
         let Ok(change) = extender::bind(&self.cluster, &binding, now) else { return };
         if let Some(pod) = api.patch("claimed", &change) {
@@ -137,7 +160,7 @@ impl Extender {
             let version = pod.metadata.resource_version;
             self.attempts.push(Attempt {
                 uid: uid.to_owned(),
-                node: best.host,
+                node: node.to_owned(),
                 version,
                 written: api.end(),
                 confirmed: false,
@@ -184,6 +207,7 @@ impl Extender {
     }
 
     pub(crate) fn sweep(&mut self, api: &mut Api, now: u64) {
+        self.cluster.expire_placements(now);
         let changes: Vec<Change> =
             self.cluster.stale(now).map(|pod| claim::withdraw(pod)).collect();
         for change in changes {

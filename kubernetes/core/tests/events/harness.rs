@@ -1,7 +1,12 @@
 //! A random run: one API server, two extenders, and everything that can go wrong.
 
+use std::borrow::Cow;
+
 use cgpu_kubernetes_core::claim::CLAIM_TIMEOUT_NANOS;
 use cgpu_kubernetes_core::extender::{self, Candidates};
+use cgpu_kubernetes_core::names::Dialects;
+use cgpu_kubernetes_core::object::Pod;
+use cgpu_kubernetes_core::pod_request::PodRequest;
 use fastrand::Rng;
 use serde_json::json;
 
@@ -9,6 +14,7 @@ use crate::api::{Api, Event, corrupt, repair};
 use crate::extender::{Check, Extender};
 use crate::objects::{container, node, pod};
 use crate::plugin;
+use crate::scheduler::Permit;
 
 pub(crate) const NODES: usize = 50;
 
@@ -19,13 +25,14 @@ pub(crate) struct Harness {
     pub(crate) now: u64,
     pub(crate) created: u64,
     pub(crate) check: Check,
+    pub(crate) permit: Permit,
 }
 
 impl Harness {
-    pub(crate) fn new(seed: u64, check: Check) -> Self {
+    pub(crate) fn new(seed: u64, check: Check, nodes: usize) -> Self {
         let mut random = Rng::with_seed(seed);
         let mut api = Api::default();
-        for number in 0..NODES {
+        for number in 0..nodes {
             let name = format!("node-{number:02}");
             let mib: Vec<u64> = (0..random.usize(1..=8))
                 .map(|_| [15109, 15109, 23028, 8192][random.usize(0..4)])
@@ -34,7 +41,15 @@ impl Harness {
             api.sizes.insert(name, mib.iter().map(|mib| mib / 1024).collect());
         }
         let extenders = vec![Extender::new(&api), Extender::new(&api)];
-        Self { api, extenders, random, now: 1_000_000_000_000, created: 0, check }
+        Self {
+            api,
+            extenders,
+            random,
+            now: 1_000_000_000_000,
+            created: 0,
+            check,
+            permit: Permit::default(),
+        }
     }
 
     pub(crate) fn step(&mut self) {
@@ -136,6 +151,10 @@ impl Harness {
             }
             _ => {}
         }
+        self.add(pod);
+    }
+
+    pub(crate) fn add(&mut self, pod: Pod) {
         let uid = pod.metadata.uid.clone();
         self.api.pods.insert(uid.clone(), pod);
         self.api.write("created", &uid, |_| ());
@@ -143,7 +162,7 @@ impl Harness {
 
     /// Removes a random node, or adds it with other healthy GPUs.
     pub(crate) fn change_node(&mut self) {
-        let name = format!("node-{:02}", self.random.usize(0..NODES));
+        let name = format!("node-{:02}", self.random.usize(0..self.api.sizes.len()));
         self.api.count("changes of nodes");
         if self.random.u32(0..4) == 0 && self.api.nodes.remove(&name).is_some() {
             self.api.events.push(Event::NodeDeleted(name));
@@ -166,6 +185,7 @@ impl Harness {
         for uid in self.api.resizing.keys().cloned().collect::<Vec<_>>() {
             plugin::confirm(&mut self.api, &uid, self.check);
         }
+        self.end_schedule();
         for round in 0..4 {
             self.now += 2 * CLAIM_TIMEOUT_NANOS;
             for which in 0..self.extenders.len() {
@@ -191,6 +211,7 @@ impl Harness {
 
     pub(crate) fn check_idle(&self) {
         let taken: u64 = self.api.taken.values().flat_map(|(_, gpus)| gpus.values()).sum();
+        let dialects = Dialects::default();
         for extender in &self.extenders {
             let cluster = &extender.cluster;
             assert!(cluster.is_valid());
@@ -204,6 +225,15 @@ impl Harness {
                 assert_eq!(accounting.overfull(node).count(), 0);
             }
             assert_eq!(cluster.stale(u64::MAX).count(), 0, "a claim is left");
+            // Nothing is kept for a pod of a gang, nor for a nominated one.
+            let mut least =
+                PodRequest::of(&pod(0, &json!([container("main", &json!(1))])), dialects)
+                    .expect("a request");
+            least.priority = i32::MIN;
+            for (node, _) in cluster.nodes() {
+                let (_, accounting) = cluster.room(&least, &node.name).expect("it exists");
+                assert!(matches!(accounting, Cow::Borrowed(_)), "room of {} is kept", node.name);
+            }
         }
         // A pod that is still pending fits nowhere.
         let cluster = &self.extenders[0].cluster;

@@ -5,14 +5,16 @@
 //! the writer does not know the outcome. Two extenders receive its events late or twice, and some
 //! ends of pods not at all. They restart at any time, and both place the same pods for schedulers
 //! that restart, too. Nodes are removed and added, and their GPUs change. Users create, delete and
-//! finish pods, and edit annotations. What GPUs have given is counted here independently of the
-//! library: from the annotations of a pod when it is bound.
+//! finish pods, and edit annotations. In a crowded cluster schedulers also hold pods of gangs back
+//! and evict pods for others. What GPUs have given is counted here independently of the library:
+//! from the annotations of a pod when it is bound.
 
 mod api;
 mod extender;
 mod harness;
 mod objects;
 mod plugin;
+mod scheduler;
 
 use cgpu_kubernetes_core::gpus::NodeGpus;
 
@@ -20,12 +22,20 @@ use crate::api::POD_EVENTS;
 use crate::extender::Check;
 use crate::harness::{Harness, NODES};
 
+/// Nodes of a cluster that is always full.
+const CROWDED_NODES: usize = 5;
+
 /// Runs until there were `events` events of pods, among others, and checks the end state.
 fn run(seed: u64, events: u64) -> Harness {
-    let mut harness = Harness::new(seed, Check::WhenSeen);
+    run_in(Harness::new(seed, Check::WhenSeen, NODES), seed, events, |_| ())
+}
+
+/// Runs so in a cluster, with other steps between.
+fn run_in(mut harness: Harness, seed: u64, events: u64, between: impl Fn(&mut Harness)) -> Harness {
     let mut step = 0_u64;
     while harness.api.pod_events() < events {
         harness.step();
+        between(&mut harness);
         step += 1;
         assert_eq!(harness.api.fault, None, "seed {seed}, step {step}");
         if step.is_multiple_of(5000) {
@@ -73,6 +83,31 @@ fn gpus_are_given_once_over_20_000_events() {
     check_coverage(&run(1, 20_000));
 }
 
+/// Runs a crowded cluster with gangs and preemption. Each call of a scheduler may reach the other
+/// extender, which does not know what the first one has placed, as after a change of the leader.
+fn run_crowded(seed: u64, events: u64) -> Harness {
+    run_in(Harness::new(seed, Check::WhenSeen, CROWDED_NODES), seed, events, Harness::schedule)
+}
+
+#[test]
+fn gangs_and_preemption_give_gpus_once_and_leave_no_room_kept() {
+    for seed in 0..2 {
+        let harness = run_crowded(seed, 4_000);
+        println!("seed {seed}: {:?}", harness.api.counts);
+        for what in [
+            "waits of a gang",
+            "complete gangs",
+            "gangs that gave up",
+            "placed by another extender",
+            "nominated",
+            "evicted",
+            "preemptors that were bound",
+        ] {
+            assert!(harness.api.counted(what) > 0, "{what}: {:?}", harness.api.counts);
+        }
+    }
+}
+
 /// `cargo test --release -p cgpu-kubernetes-core --test events -- --ignored --nocapture`;
 /// `CGPU_EVENTS_SEED` sets the seed.
 #[test]
@@ -82,6 +117,7 @@ fn gpus_are_given_once_over_100_000_events() {
     let seed = given_seed.unwrap_or_else(|| fastrand::u64(..));
     println!("CGPU_EVENTS_SEED={seed}");
     check_coverage(&run(seed, 100_000));
+    run_crowded(seed, 40_000);
 }
 
 #[test]
@@ -96,7 +132,7 @@ fn gpus_are_given_once_at_other_seeds() {
 #[test]
 fn without_confirmation_gpus_are_given_twice() {
     for check in [Check::Never, Check::AtOnce] {
-        let mut harness = Harness::new(1, check);
+        let mut harness = Harness::new(1, check, NODES);
         let given_twice = (0..200_000).any(|_| {
             harness.step();
             harness.api.fault.is_some()
@@ -110,7 +146,7 @@ fn without_confirmation_gpus_are_given_twice() {
 #[test]
 fn gpus_are_given_once_while_nodes_come_and_go() {
     for (seed, events) in [(105, 9_000), (102, 11_000), (100, 35_000)] {
-        let mut harness = Harness::new(seed, Check::WhenSeen);
+        let mut harness = Harness::new(seed, Check::WhenSeen, NODES);
         for event in 0..events {
             harness.step();
             if event % 8 == 0 {
