@@ -38,7 +38,10 @@ pub fn run(arguments: &[OsString]) -> Result<()> {
     let state: State = serde_json::from_slice(&text).context("the container's state is invalid")?;
     match arguments[..] {
         ["created", "--root", root] => {
-            created(Path::new(root), &Folder::of(Path::new(root), state.id())?, *state.pid())
+            let (root, pid) = (Path::new(root), *state.pid());
+            let folder = Folder::of(root, state.id())?;
+            // crun calls no further hook of a container that this one refuses.
+            created(root, &folder, pid).inspect_err(|_| discard(root, &folder))
         }
         ["started", "--root", root] => {
             let folder = Folder::of(Path::new(root), state.id())?;
@@ -113,11 +116,7 @@ impl<'a> Injected<'a> {
         let done = registered.and_then(|()| {
             slice.folder.show(pid.context("the container's state has no process id")?)
         });
-        if done.is_err() {
-            wall::release_own(&self.config.root, &self.folder);
-            let _ = slice.folder.remove();
-        }
-        done
+        done.inspect_err(|_| discard(&self.config.root, &slice.folder))
     }
 
     /// Makes the slice, unless another hook or `cgpu-runtime` does, or none is requested.
@@ -182,6 +181,12 @@ impl<'a> Injected<'a> {
     fn root(&self, configuration: &Configuration) -> Result<PathBuf> {
         self.bundle.root(configuration).context("config.json of the container has no root")
     }
+}
+
+/// Removes what was made for a container that is not started.
+fn discard(root: &Path, folder: &Folder) {
+    wall::release_own(root, folder);
+    let _ = folder.remove();
 }
 
 /// Returns the mounts that were planned for the container.
