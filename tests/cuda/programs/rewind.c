@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * rewind CHUNK USE GO [SECONDS] - a hostile tenant: takes chunks until it is refused, restores old
- * bytes of its container's file USE, voids what the monitor has measured, and begins again.
+ * rewind CHUNK USE GO [SECONDS [raw]] - a hostile tenant: takes chunks until it is refused,
+ * restores old bytes of its container's file USE, voids what the monitor has measured, and begins
+ * again. With `raw` it leaves the region as it is, and takes the chunks by the driver's own
+ * function, which it finds without dlsym.
  *
  * CHUNK takes K, M, G. It reports {"held": BYTES, "rounds": COUNT, "pid": PID} on one line when it
  * has a context. When the file GO exists, it copies the region and reports; when GO is gone, it
@@ -9,10 +11,13 @@
  * trying, ten times a second, until standard input ends or SECONDS (default 60) have passed. Then
  * it reports for the last time. It ignores SIGTERM.
  */
+#define _GNU_SOURCE
 #include "cgpu.h"
 #include "driver.h"
 
+#include <elf.h>
 #include <fcntl.h>
+#include <link.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -20,9 +25,30 @@
 static struct cgpu_use *region;
 static struct cgpu_use *old;
 static size_t held, rounds;
+static int is_raw;
+
+/* Returns the driver's function of this name by the symbols in its file. */
+static void *raw(const char *name) {
+    struct link_map *map;
+    HOLDS(dlinfo(cu.library, RTLD_DI_LINKMAP, &map) == 0);
+    int file = open(map->l_name, O_RDONLY);
+    HOLDS(file >= 0);
+    char *bytes = mmap(NULL, (size_t)lseek(file, 0, SEEK_END), PROT_READ, MAP_PRIVATE, file, 0);
+    HOLDS(bytes != MAP_FAILED);
+    const ElfW(Ehdr) *header = (void *)bytes;
+    const ElfW(Shdr) *sections = (void *)(bytes + header->e_shoff), *section = sections;
+    while (section->sh_type != SHT_DYNSYM) HOLDS(++section < sections + header->e_shnum);
+    const char *names = bytes + sections[section->sh_link].sh_offset;
+    const ElfW(Sym) *symbol = (void *)(bytes + section->sh_offset), *start = symbol;
+    while (strcmp(names + symbol->st_name, name) != 0) {
+        HOLDS(++symbol < start + section->sh_size / sizeof *symbol);
+    }
+    return (void *)(map->l_addr + symbol->st_value);
+}
 
 /* Restores the region as it was when all processes had started and none had memory. */
 static void restore(void) {
+    if (is_raw) return;
     memcpy(region, old, sizeof *region);
     for (unsigned slot = 0; slot < CGPU_SLOTS; slot++) {
         /* The start of several contexts at once is charged with too much until it is measured. */
@@ -51,7 +77,7 @@ static void await(const char *file, int exists) {
 
 int main(int argc, char **argv) {
     if (argc < 4) {
-        fprintf(stderr, "usage: rewind CHUNK USE GO [SECONDS]\n");
+        fprintf(stderr, "usage: rewind CHUNK USE GO [SECONDS [raw]]\n");
         return 2;
     }
     size_t bytes = parse_bytes(argv[1]);
@@ -59,6 +85,8 @@ int main(int argc, char **argv) {
     watchdog(60 + (unsigned)seconds);
     signal(SIGTERM, SIG_IGN);
     driver_open();
+    is_raw = argc > 5;
+    if (is_raw) *(void **)&cu.cuMemAlloc = raw("cuMemAlloc_v2");
 
     int file = open(argv[2], O_RDWR);
     HOLDS(file >= 0);

@@ -204,16 +204,26 @@ impl<'a> OciHost<'a> {
     /// Creates and starts a container from a bundle.
     #[must_use]
     pub fn start_bundle(&self, id: &str, bundle: &Path) -> OciContainer<'_> {
-        self.start_bundle_by(&|arguments| self.runtime(arguments), id, bundle)
+        let container = self.create_by(&|arguments| self.runtime(arguments), id, bundle);
+        Outcome::of(self.runtime(&["start", id])).exits(0);
+        container
     }
 
     /// Creates and starts a container with the OCI runtime itself.
     #[must_use]
     pub fn start_bare(&self, id: &str, bundle: &Path) -> OciContainer<'_> {
-        self.start_bundle_by(&|arguments| self.bare(arguments), id, bundle)
+        let container = self.create_bare(id, bundle);
+        Outcome::of(self.bare(&["start", id])).exits(0);
+        container
     }
 
-    fn start_bundle_by(
+    /// As [`OciHost::start_bare`], up to the start of its first program.
+    #[must_use]
+    pub fn create_bare(&self, id: &str, bundle: &Path) -> OciContainer<'_> {
+        self.create_by(&|arguments| self.bare(arguments), id, bundle)
+    }
+
+    fn create_by(
         &self,
         by: &dyn Fn(&[&str]) -> Command,
         id: &str,
@@ -223,9 +233,7 @@ impl<'a> OciHost<'a> {
         let log = self.fixture.path(&format!("{id}.out"));
         let create = by(&["create", "--bundle", &bundle.to_string_lossy(), id]);
         Outcome::of(quietly(&create, &log)).exits_or_shows(0, &log);
-        let container = OciContainer { oci: self, id: id.to_owned() };
-        Outcome::of(by(&["start", id])).exits(0);
-        container
+        OciContainer { oci: self, id: id.to_owned() }
     }
 
     /// Tries to create a container, which must be refused, and returns the message.

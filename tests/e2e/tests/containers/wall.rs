@@ -1,11 +1,15 @@
 //! The driver's own memory limit for a container's control group: attacks on the shim with and
 //! without it, on both simulated back ends, in groups of version 2 that the runtime has made.
 
+use super::shares::{bundle_of_shares, prepare_share, uuids};
 use super::*;
 
 with_each_runtime! {
     containers_leave_no_limit_of_the_driver
     container_that_is_deleted_takes_no_memory_beyond_its_limit
+    variables_of_the_vendors_limits_are_not_in_the_container
+    required_limit_that_the_driver_does_not_hold_starts_no_container
+    limit_of_a_share_is_there_before_its_first_process
 }
 
 mod steps {
@@ -20,6 +24,9 @@ mod steps {
     /// 6/22 and 8/22 of the GPU.
     const ATTACKER: &[&str] = &["ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=22"];
     const NEIGHBOUR: &[&str] = &["ALIYUN_COM_GPU_MEM_CONTAINER=8", "ALIYUN_COM_GPU_MEM_DEV=22"];
+    /// The image asks for another limit of the driver.
+    const OTHER_LIMIT: [&str; 2] =
+        ["NVIDIA_GPU_MEMORY_LIMIT=22Gi", "NVIDIA_GPU_MEMORY_REQUEST=22Gi"];
     /// The attacker's limit.
     const LIMIT: u64 = 23028 * 6 / 22;
     const MARGIN: u64 = 512;
@@ -52,6 +59,13 @@ mod steps {
             let found = all.find(|one| one["id"] == id)?;
             found["gpus"].get(0).map(|gpu| gpu["wall"].clone())
         })
+    }
+
+    /// Waits until the monitor's NVML is open: until this holds of a container's wall.
+    fn await_answer(oci: &OciHost<'_>, fixture: &Fixture, is_it: impl Fn(&Value) -> bool) {
+        let container = oci.start("first", NEIGHBOUR);
+        fixture.eventually("the wall", || is_it(&shown(fixture, "first")).then_some(()));
+        container.delete();
     }
 
     /// Starts the attacker, whose image can be changed, with what its attacks need.
@@ -93,9 +107,7 @@ mod steps {
         let fixture = Fixture::new(A10).walled(back_end);
         let oci = OciHost::open(test, &fixture, Runtime::Crun, A10)?;
         let _monitor = monitor(&fixture, wall);
-        // The image asks for another limit of the driver.
-        let more = ["NVIDIA_GPU_MEMORY_LIMIT=22Gi", "NVIDIA_GPU_MEMORY_REQUEST=22Gi"];
-        let attacker = attacker(&oci, &fixture, &more);
+        let attacker = attacker(&oci, &fixture, &OTHER_LIMIT);
         // NVML may not be open yet when the container is registered.
         let expected = if wall == "off" { "shim" } else { "driver" };
         fixture.eventually("the wall", || {
@@ -173,6 +185,11 @@ mod steps {
     #[test]
     fn wall_stops_a_program_with_its_own_loader() {
         is_stopped("wall_stops_a_program_with_its_own_loader", &["/opt/loader REWIND"]);
+    }
+
+    #[test]
+    fn wall_stops_a_program_that_calls_the_driver_past_the_shim() {
+        is_stopped("wall_stops_a_program_that_calls_the_driver_past_the_shim", &["REWIND raw"]);
     }
 
     /// As with `clone3` and `CLONE_INTO_CGROUP`, for which another container passes a descriptor of
@@ -320,6 +337,128 @@ mod steps {
             is_clean(&fixture);
             let [without, with] = medians;
             println!("{back_end}, start, median: {without:.1} ms without, {with:.1} ms with");
+        }
+    }
+
+    pub(crate) fn variables_of_the_vendors_limits_are_not_in_the_container(
+        test: &str,
+        runtime: Runtime,
+    ) {
+        let fixture = Fixture::new(A10);
+        let Some(oci) = OciHost::open(test, &fixture, runtime, A10) else { return };
+        let warned = |log: &str| {
+            let text = fs::read_to_string(fixture.path(log)).expect("a log");
+            let warning = "cgpu-runtime: warning: NVIDIA_GPU_MEMORY_REQUEST and";
+            assert_eq!(text.matches(warning).count(), 1, "{text}");
+        };
+        let container = oci.start("one", &[ATTACKER, &OTHER_LIMIT].concat());
+        warned("one.out");
+        // As engines start further processes, with variables of their own.
+        let process = fixture.path("process.json");
+        let env = [&["PATH=/bin", "OWN=1"], &OTHER_LIMIT[..]].concat();
+        let text = json!({ "args": ["env"], "env": env, "cwd": "/", "user": {"uid": 0, "gid": 0} });
+        fs::write(&process, text.to_string()).expect("a process");
+        let with_own = oci.runtime(&["exec", "--process", &process.to_string_lossy(), "one"]);
+        let with_own = Outcome::of(with_own).exits(0);
+        fs::write(fixture.path("exec.out"), &with_own.stderr).expect("a log");
+        warned("exec.out");
+        for (outcome, own) in [
+            (container.exec(&["cat", "/proc/1/environ"]), ATTACKER[0]),
+            (container.exec(&["env"]), ATTACKER[0]),
+            (with_own, "OWN=1"),
+        ] {
+            let variables = outcome.exits(0).stdout;
+            assert!(variables.contains(own), "{variables}");
+            assert!(!variables.contains("NVIDIA_GPU_MEMORY"), "{variables}");
+        }
+        container.delete();
+        // A container without a slice is the vendor's alone.
+        let plain = oci.start("plain", &OTHER_LIMIT);
+        let variables = plain.exec(&["env"]).exits(0).stdout;
+        assert!(OTHER_LIMIT.iter().all(|variable| variables.contains(variable)), "{variables}");
+        plain.delete();
+    }
+
+    pub(crate) fn required_limit_that_the_driver_does_not_hold_starts_no_container(
+        test: &str,
+        runtime: Runtime,
+    ) {
+        let Some(groups) = groups(test) else { return };
+        let off = "switched off (wall in monitor.toml)";
+        for (back_end, wall, why) in
+            [("", "auto", "r615"), ("dmem", "off", off), ("misc", "off", off)]
+        {
+            let fixture = Fixture::new(A10).walled(back_end);
+            let Some(oci) = OciHost::open(test, &fixture, runtime, A10) else { return };
+            let without = monitor(&fixture, wall);
+            await_answer(&oci, &fixture, |wall| wall["reason"].to_string().contains(why));
+            let config = fs::read_to_string(oci.config()).expect("a configuration");
+            fs::write(oci.config(), config + "wall = \"required\"\n").expect("a configuration");
+            let own = fixture.path("").file_name().expect("a name").to_string_lossy().into_owned();
+            let is_absent = |id: &str| {
+                let state = Outcome::of(oci.runtime(&["state", id]));
+                assert!(state.code() != Some(0), "it is there: {state:?}");
+                is_clean(&fixture);
+                assert!(back_end.is_empty() || limited(&fixture).is_empty());
+                assert_eq!(names(&fixture.root().join("walls")), Vec::<String>::new());
+                let groups = names(groups.root()).into_iter();
+                let left: Vec<String> = groups.filter(|name| name.starts_with(&own)).collect();
+                assert!(left.is_empty(), "{left:?}");
+            };
+            let message = oci.refused("one", ATTACKER);
+            assert!(message.contains("wall = \"required\""), "{message}");
+            assert!(message.contains(why) && !message.contains('\n'), "{message}");
+            is_absent("one");
+            // Without an engine the hook refuses. crun does not pass on a hook's output.
+            let bundle = oci.bundle("two", ATTACKER, &["true"]);
+            let refused = oci.quiet(&["run", "--bundle", &bundle.to_string_lossy(), "two"]);
+            assert!(refused.code() != Some(0), "{refused:?}");
+            assert!(runtime == Runtime::Crun || refused.stderr.contains(why), "{refused:?}");
+            is_absent("two");
+            if !back_end.is_empty() {
+                drop(without);
+                let _on = monitor(&fixture, "auto");
+                fixture.eventually("NVML", || {
+                    let bundle = oci.bundle("three", ATTACKER, &["sleep", "600"]);
+                    let bundle = bundle.to_string_lossy();
+                    let created = oci.quiet(&["create", "--bundle", &bundle, "three"]);
+                    (created.code() == Some(0)).then_some(())
+                });
+                assert_eq!(limited(&fixture).len(), 1);
+                Outcome::of(oci.runtime(&["delete", "--force", "three"])).exits(0);
+                is_absent("three");
+            }
+        }
+    }
+
+    /// The engine's own runtime starts it, with the hooks of a claim's CDI device.
+    pub(crate) fn limit_of_a_share_is_there_before_its_first_process(test: &str, runtime: Runtime) {
+        let Some(_groups) = groups(test) else { return };
+        for back_end in WALLS {
+            let fixture = Fixture::new(A10).walled(back_end);
+            let Some(oci) = OciHost::open(test, &fixture, runtime, A10) else { return };
+            prepare_share(&fixture, "u-0", &uuids(&fixture, A10)[0], 4000, 1);
+            let _monitor = monitor(&fixture, "auto");
+            await_answer(&oci, &fixture, |wall| wall["state"] == "driver");
+            let container =
+                oci.create_bare("one", &bundle_of_shares(&fixture, &oci, "one", &[], &["u-0"]));
+            let hards = || -> Vec<u64> {
+                let bytes = |group: &Value| group["hard_bytes"].as_u64().expect("a number");
+                limited(&fixture).iter().map(|group| bytes(group) / MIB).collect()
+            };
+            assert_eq!(hards(), [4000 + MARGIN]);
+            Outcome::of(oci.bare(&["start", "one"])).exits(0);
+            assert_eq!(sizes(&container, &["env", "-i", "/bin/meminfo"]), [4000]);
+            assert_eq!(shown(&fixture, "u-0")["state"], "driver");
+            // As engines do.
+            Outcome::of(oci.bare(&["kill", "one", "KILL"])).exits(0);
+            fixture.wait_until_none("limits", || {
+                limited(&fixture).iter().map(Value::to_string).collect()
+            });
+            Outcome::of(oci.bare(&["delete", "one"])).exits(0);
+            drop(container);
+            fixture.wait_until_none("records of limits", || names(&fixture.root().join("walls")));
+            is_clean(&fixture);
         }
     }
 }
