@@ -556,7 +556,7 @@ fn doctor_names_why_a_pod_waits() {
         outcome.stdout,
         "Why is this pod pending?\n  pod test/big (never_fits)\n    No node could take the pod, even without other pods.\n    \
          found: sd-cluster-04, sd-cluster-05: 1/1 GPUs: 16 units requested, the largest has 14\n    \
-         do:    Request less of each GPU, divide the request over several (label aliyun.com/gpu-count), correct the annotations if they permit no GPU, or add a node with larger GPUs.\n\
+         do:    Request less of each GPU, divide the request over several (label aliyun.com/gpu-count), correct the annotations if they permit no GPU, or add a node with larger GPUs; for GPUs that are unhealthy or of another plugin, check the node (doctor --node NODE).\n\
          something is wrong; examined: pod test/big\n"
     );
     let json: Value =

@@ -25,7 +25,8 @@ cgpu_diagnosis::causes! {
     NeverFits, Pending, Wrong, "never_fits",
         "No node could take the pod, even without other pods.",
         "Request less of each GPU, divide the request over several (label aliyun.com/gpu-count), \
-         correct the annotations if they permit no GPU, or add a node with larger GPUs.";
+         correct the annotations if they permit no GPU, or add a node with larger GPUs; for GPUs \
+         that are unhealthy or of another plugin, check the node (doctor --node NODE).";
     NoRoom, Pending, Wrong, "no_room",
         "No node has enough free for the pod.",
         "Wait until other pods end, request less, divide the request over several GPUs (label \
