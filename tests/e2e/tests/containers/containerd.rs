@@ -11,15 +11,31 @@ use super::*;
 const TIMEOUT: Duration = Duration::from_secs(60);
 const IMAGE: &str = "localhost/cuda:latest";
 
+/// NVIDIA's runtime as the default, for a configuration: its program comes first.
+const NVIDIA: &str = "[plugins.\"io.containerd.grpc.v1.cri\".containerd]
+  default_runtime_name = \"nvidia\"
+[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia]
+  runtime_type = \"io.containerd.runc.v2\"
+[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia.options]
+  BinaryName = ";
+
 struct Containerd {
     folder: TempDir,
     daemon: Option<Child>,
+    /// Its configuration before that of cgpu.
+    before: String,
 }
 
 impl Containerd {
     /// Starts it with simulated GPUs. Returns None, after recording the skip, where it is missing
     /// or does not start.
     fn start(test: &str, fixture: &Fixture) -> Option<Self> {
+        Self::start_with(test, fixture, false)
+    }
+
+    /// Starts it so; with `nvidia` as its default runtime before it is configured for cgpu, which
+    /// then becomes the default.
+    fn start_with(test: &str, fixture: &Fixture, nvidia: bool) -> Option<Self> {
         let has = |name: &str| {
             Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())
         };
@@ -37,28 +53,34 @@ impl Containerd {
             .prefix("cgpu-containerd-")
             .tempdir()
             .expect("a temporary folder");
-        let mut containerd = Self { folder, daemon: None };
+        let mut containerd = Self { folder, daemon: None, before: String::new() };
         let at = |name: &str| containerd.at(name);
+        let script = |path: &str, text: &str| {
+            fs::write(path, format!("#!/bin/sh\n{text}\n")).expect("a script");
+            fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+                .expect("a script");
+        };
+        let next = if nvidia { at("nvidia-container-runtime") } else { "runc".to_owned() };
+        if nvidia {
+            script(&next, &format!("echo \"$@\" >> {next}.log\nexec runc \"$@\""));
+        }
+        // The files of the host, as `--below` finds them.
+        for folder in ["host/etc/cgpu", "host/etc/containerd", &format!("host{}", at(""))] {
+            fs::create_dir_all(at(folder)).expect("a folder");
+        }
         fs::write(
-            at("runtime.toml"),
-            format!("root = {:?}\nsim = {T4:?}\nruntime = \"runc\"\n", fixture.root()),
+            at("host/etc/cgpu/runtime.toml"),
+            format!("root = {:?}\nsim = {T4:?}\nruntime = {next:?}\n", fixture.root()),
         )
         .expect("a configuration");
         // containerd passes a runtime no arguments of its own.
         let program = fixture.dist().file("cgpu-runtime");
-        let script = format!(
-            "#!/bin/sh\nexec {} --cgpu-config {} \"$@\"\n",
-            program.display(),
-            at("runtime.toml")
-        );
-        fs::write(containerd.runtime(), script).expect("a script");
-        fs::set_permissions(
-            containerd.runtime(),
-            std::os::unix::fs::PermissionsExt::from_mode(0o755),
-        )
-        .expect("a script");
+        let settings = at("host/etc/cgpu/runtime.toml");
+        let run = format!("exec {} --cgpu-config {settings} \"$@\"", program.display());
+        script(&containerd.runtime(), &run);
+        script(&at(&format!("host{}", containerd.runtime())), &run);
         // A confined daemon may not lower a process's OOM score below its own.
-        let before = format!(
+        let mut before = format!(
             "version = 2\nroot = {:?}\nstate = {:?}\n[grpc]\n  address = {:?}\n[ttrpc]\n  address = {:?}\n\
              [plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = {IMAGE:?}\n  restrict_oom_score_adj = true\n\
              [plugins.\"io.containerd.grpc.v1.cri\".cni]\n  conf_dir = {:?}\n",
@@ -68,20 +90,17 @@ impl Containerd {
             at("ttrpc"),
             at("cni")
         );
-        fs::write(at("config.toml"), before).expect("a configuration");
-        let set = fixture.cgpu(&[
-            "setup",
-            "containerd",
-            "--file",
-            &at("config.toml"),
-            "--runtime",
-            &containerd.runtime(),
-        ]);
-        Outcome::of(set).exits(0);
+        if nvidia {
+            before.push_str(&format!("{NVIDIA}{next:?}\n"));
+        }
+        fs::write(containerd.config(), &before).expect("a configuration");
+        let default: &[&str] = if nvidia { &["--default"] } else { &[] };
+        containerd.set_up(fixture, default);
+        containerd.before = before;
         furnish(fixture, &containerd.rootfs());
 
         let mut command = Command::new("containerd");
-        command.args(["--config", &at("config.toml")]);
+        command.args(["--config", &containerd.config()]);
         let mut daemon = Child::start_for(command, Duration::from_secs(300));
         let deadline = Instant::now() + TIMEOUT;
         while containerd.ctr(&["version"]).code() != Some(0) {
@@ -107,6 +126,17 @@ impl Containerd {
         self.at("cgpu-runtime")
     }
 
+    fn config(&self) -> String {
+        self.at("host/etc/containerd/config.toml")
+    }
+
+    /// Runs `cgpu setup containerd` with these options for its files.
+    fn set_up(&self, fixture: &Fixture, options: &[&str]) {
+        let (below, runtime) = (self.at("host"), self.runtime());
+        let words = ["setup", "containerd", "--below", &below, "--runtime", &runtime];
+        Outcome::of(fixture.cgpu(&[&words[..], options].concat())).exits(0);
+    }
+
     fn rootfs(&self) -> PathBuf {
         self.folder.path().join("rootfs")
     }
@@ -114,6 +144,14 @@ impl Containerd {
     fn ctr(&self, arguments: &[&str]) -> Outcome {
         let mut command = Command::new("ctr");
         command.args(["--address", &self.at("sock")]).args(arguments);
+        Outcome::of(command)
+    }
+
+    /// Calls CRI as the kubelet does.
+    fn cri(&self, python: &Path, words: &[&str]) -> Outcome {
+        let mut command = Command::new(python);
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/cri.py");
+        command.arg(script).arg(self.at("sock")).args(words);
         Outcome::of(command)
     }
 
@@ -191,12 +229,7 @@ fn pods_of_the_runtime_class_have_slices_and_names() {
     }
     let Some(python) = python(test) else { return };
     containerd.import();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/cri.py");
-    let cri = |words: &[&str]| {
-        let mut command = Command::new(&python);
-        command.arg(&script).arg(containerd.at("sock")).args(words);
-        Outcome::of(command)
-    };
+    let cri = |words: &[&str]| containerd.cri(&python, words);
     let printed = |outcome: Outcome| outcome.exits(0).stdout.trim().to_owned();
 
     let pod = printed(cri(&["pod", "trainer", "cgpu"]));
@@ -233,4 +266,48 @@ fn pods_of_the_runtime_class_have_slices_and_names() {
         cri(&["remove", &pod]).exits(0);
     }
     is_clean(&fixture);
+}
+
+/// cgpu takes the place of NVIDIA's runtime as the default and hands over to it. Its removal leaves
+/// the configuration as it was.
+#[test]
+fn default_runtime_of_nvidia_is_handed_over_to_and_restored() {
+    let test = "containerd::default_runtime_of_nvidia_is_handed_over_to_and_restored";
+    let fixture = Fixture::new(T4);
+    let Some(containerd) = Containerd::start_with(test, &fixture, true) else { return };
+    if containerd.plugin().is_none_or(|state| state != "ok") {
+        return skip(test, "containerd", "this containerd has no plugin for Kubernetes");
+    }
+    let Some(python) = python(test) else { return };
+    containerd.import();
+    let cri = |words: &[&str]| containerd.cri(&python, words);
+    let printed = |outcome: Outcome| outcome.exits(0).stdout.trim().to_owned();
+    let log =
+        || fs::read_to_string(containerd.at("nvidia-container-runtime.log")).unwrap_or_default();
+    let created = |id: &str| log().lines().any(|line| line.contains("create") && line.contains(id));
+
+    let pod = printed(cri(&["pod", "trainer", ""]));
+    let six = printed(cri(&[&["container", &pod, "trainer", "main", IMAGE], SIX].concat()));
+    let plain = printed(cri(&["container", &pod, "trainer", "plain", IMAGE]));
+    let named = printed(cri(&["pod", "named", "nvidia"]));
+    let own = printed(cri(&["container", &named, "named", "main", IMAGE]));
+    for container in [&six, &plain, &own] {
+        cri(&["start", container]).exits(0);
+        assert!(created(container), "{}", log());
+    }
+    let inside = cri(&["exec", &six, "env", "-i", "/bin/meminfo"]).exits(0);
+    assert_eq!(inside.number("total"), 6043 * MIB);
+    for container in [&plain, &own] {
+        let maps = cri(&["exec", container, "cat", "/proc/self/maps"]).exits(0).stdout;
+        assert!(!maps.contains("cgpu"), "{maps}");
+    }
+    for pod in [pod, named] {
+        cri(&["remove", &pod]).exits(0);
+    }
+    is_clean(&fixture);
+    containerd.set_up(&fixture, &["--undo"]);
+    assert_eq!(
+        fs::read_to_string(containerd.config()).expect("a configuration"),
+        containerd.before
+    );
 }
