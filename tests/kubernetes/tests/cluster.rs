@@ -445,7 +445,7 @@ fn gpus_that_are_taken_out_get_no_pods(cluster: &Cluster, node: &str) {
     runs("beside");
 }
 
-/// Document 004 and other pods with HAMi's names. GPUs of one PCIe root are no neighbours by number.
+/// Document 004 and other pods with HAMi's names. GPUs of one PCIe root are not next to each other.
 #[test]
 fn pods_with_hamis_names_run() {
     let gpus = "T4:15109@0.1,T4:15109@0.2,T4:15109@1.1,T4:15109@0.2";
