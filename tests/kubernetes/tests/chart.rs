@@ -206,8 +206,20 @@ fn pods_run_through_installation_upgrade_and_removal_of_the_chart() {
     cluster.kubectl(&["delete", "pod", "-n", "kube-system", &first]).exits(0);
     let second = until("another scheduler leads", || leader(&cluster).filter(|it| *it != first));
     println!("the scheduler {second} leads after {first}");
+    // Its connections lead to the extender that follows, which passes on what it is asked.
+    let [_, follower] = cluster.leader_and_follower();
+    cluster.serve_extender_by(|pod| pod == follower);
+    let passed_on = |cluster: &Cluster| {
+        let metric = cluster.metric(&follower, "cgpu_extender_passed_on_total");
+        metric.expect("the follower's metric")
+    };
+    let earlier = passed_on(&cluster);
     // Like those before, it is on the fullest GPU where it fits.
     running.0.extend(Running::start(&cluster, &[("third", 1)]).0);
+    let after = passed_on(&cluster);
+    println!("the extender {follower} passed on {earlier}, then {after} requests");
+    assert!(after >= earlier + 2, "{earlier}, {after}");
+    cluster.serve_extender();
     println!("{}", cluster.inspect(&["-d"]).exits(0).stdout);
     assert_eq!(["first", "second", "third"].map(|name| gpu(&cluster, name)), ["0"; 3]);
 

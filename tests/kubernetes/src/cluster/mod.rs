@@ -219,6 +219,11 @@ impl Cluster {
     /// Serves the extender's Service to pods. Without kube-proxy, the address is one of the
     /// machine's.
     pub fn serve_extender(&mut self) {
+        self.serve_extender_by(|_| true);
+    }
+
+    /// As [`Cluster::serve_extender`], new connections by these pods alone.
+    pub fn serve_extender_by(&mut self, serves: impl Fn(&str) -> bool) {
         const NAME: &str = "cgpu-scheduler-extender";
         if self.extender.is_none() {
             let service = self.object("service", "kube-system", NAME).expect("the Service");
@@ -239,6 +244,7 @@ impl Cluster {
         let list: Value = serde_json::from_str(&printed.stdout).expect("JSON");
         let pods = list["items"].as_array().into_iter().flatten();
         let pods = pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        let pods = pods.filter(|pod| pod["metadata"]["name"].as_str().is_some_and(&serves));
         let addresses = pods.filter_map(|pod| pod["status"]["podIP"].as_str()?.parse().ok());
         self.extender.as_ref().expect("a Service").set(addresses.collect());
     }
@@ -261,8 +267,12 @@ impl Cluster {
     /// Returns a metric of an extender's pod, if it serves any.
     #[must_use]
     pub fn metric(&self, pod: &str, name: &str) -> Option<u64> {
-        let path = format!("/api/v1/namespaces/kube-system/pods/{pod}:39999/proxy/metrics");
-        let printed = self.kubectl(&["get", "--raw", &path]).stdout;
+        let read = |pod: &str| {
+            let path = format!("/api/v1/namespaces/kube-system/pods/{pod}:39999/proxy/metrics");
+            self.kubectl(&["get", "--raw", &path]).stdout
+        };
+        // With certificates, or without.
+        let printed = read(&format!("https:{pod}")) + &read(pod);
         let value = printed.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
         value.parse().ok()
     }
