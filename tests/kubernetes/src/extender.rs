@@ -67,9 +67,9 @@ impl Extender {
     /// Starts an extender that reads HAMi's names, too, for a real API server, and waits until it
     /// is ready.
     #[must_use]
-    pub fn start_for(kubeconfig: &Path, lifetime: Duration) -> Self {
+    pub fn start_for(kubeconfig: &Path, flags: &[&str], lifetime: Duration) -> Self {
         let mut command = Self::command(kubeconfig);
-        command.arg("--hami");
+        command.arg("--hami").args(flags);
         let extender = Self::of(Child::start_for(command, lifetime));
         extender.wait_until_ready();
         extender

@@ -9,8 +9,11 @@ use std::time::Duration;
 
 use cgpu_e2e::{Child, Dist, Outcome};
 use cgpu_kubernetes_tests::cluster::is_available;
+use cgpu_kubernetes_tests::extender::filter;
+use cgpu_kubernetes_tests::http::Connection;
+use cgpu_kubernetes_tests::objects::pod;
 use cgpu_kubernetes_tests::wait::until_holds;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Deadline of a lab in a test.
 const LIFETIME: Duration = Duration::from_secs(900);
@@ -111,6 +114,26 @@ fn paste(lines: &[String]) -> Outcome {
     Child::start_for(command, LIFETIME).finish()
 }
 
+/// Calls the extender as a scheduler on this host does, by the command of the page.
+fn extender_answers(lines: &[String]) {
+    let page = include_str!("../../../docs/kubernetes.md");
+    let command = page.split('`').find(|text| text.starts_with("kubectl port-forward"));
+    let command = command.expect("the command");
+    let exports = lines.iter().filter(|line| line.trim().starts_with("export "));
+    let script = format!("{}\nexec {command}", exports.cloned().collect::<Vec<_>>().join("\n"));
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &script]).env_remove("KUBECONFIG");
+    let mut forward = Child::start_for(bash, LIFETIME);
+    let line = forward.line();
+    let port = command.rsplit([' ', ':']).nth(1).expect("a port");
+    let address = format!("127.0.0.1:{port}");
+    assert!(line.contains(&address), "{line}");
+    let mut connection = Connection::to(address.parse().expect("an address"));
+    let pod = pod("default", "mine", 4);
+    assert_eq!(filter(&mut connection, &pod, &["n1", "n2"])["NodeNames"], json!(["n1"]));
+    forward.kill();
+}
+
 fn runs(test: &str, engine: &str, sizes: &str) {
     if !is_available(test) {
         return;
@@ -138,6 +161,9 @@ fn runs(test: &str, engine: &str, sizes: &str) {
     let is_listed = |line: &str| line.contains("fast") && line.contains("default");
     assert!(pasted.stdout.lines().any(is_listed), "{pasted:?}");
     assert!(pasted.stdout.contains("WEIGHT"), "{pasted:?}");
+    if engine == "extender" {
+        extender_answers(&lines);
+    }
     Outcome::of(lab(&folder, &["--stop"])).exits(0);
     child.finish().exits(0);
     until_holds("its files are removed", || !folder.join("cluster").exists());

@@ -33,11 +33,17 @@ impl Cluster {
 
     /// No node, and more arguments of the API server and the scheduler.
     fn start_with(test: &str, arguments: [&[String]; 2]) -> Option<Self> {
-        Self::start_beside(test, arguments, "")
+        Self::start_beside(test, arguments, "binpack", "")
     }
 
-    /// As [`Cluster::start_with`], with another extender in the scheduler's configuration.
-    fn start_beside(test: &str, arguments: [&[String]; 2], other: &str) -> Option<Self> {
+    /// As [`Cluster::start_with`], with this choice of nodes, and another extender in the
+    /// scheduler's configuration.
+    fn start_beside(
+        test: &str,
+        arguments: [&[String]; 2],
+        placement: &str,
+        other: &str,
+    ) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         let mut plane = Plane::start(test, folder.path(), arguments[0])?;
         for (name, value) in [("low", 10), ("middle", 20), ("high", 1000)] {
@@ -46,7 +52,8 @@ impl Cluster {
                 "metadata": {"name": name}, "value": value,
             }));
         }
-        let extender = Extender::start_for(&plane.kubeconfig(), LIFETIME);
+        let extender =
+            Extender::start_for(&plane.kubeconfig(), &["--node-placement", placement], LIFETIME);
         let address = extender.address().to_string();
         let text = scheduler_configuration(&plane.kubeconfig(), &address);
         let text = with_hami_resources(&text);
@@ -243,7 +250,18 @@ fn pods_of_a_gang_get_different_gpus_at_the_first_attempt() {
 #[test]
 fn choice_of_the_extender_outweighs_the_plugins_of_the_scheduler() {
     let test = "choice_of_the_extender_outweighs_the_plugins_of_the_scheduler";
-    let Some(cluster) = Cluster::start_with(test, [&[], &[]]) else { return };
+    n2_is_chosen(test, "binpack", "n2");
+}
+
+/// The same for the emptiest node, with the scheduler's own strategy, LeastAllocated.
+#[test]
+fn emptiest_node_outweighs_the_plugins_of_the_scheduler() {
+    n2_is_chosen("emptiest_node_outweighs_the_plugins_of_the_scheduler", "spread", "n1");
+}
+
+/// Asserts that a pod gets n2 when another pod has filled half of a node.
+fn n2_is_chosen(test: &str, placement: &str, filled: &str) {
+    let Some(cluster) = Cluster::start_beside(test, [&[], &[]], placement, "") else { return };
     let mut preferred = node("n1", &[15109]);
     preferred["status"]["images"] =
         json!([{"names": ["docker.io/example/inference:1"], "sizeBytes": 1_000_000_000}]);
@@ -263,16 +281,16 @@ fn choice_of_the_extender_outweighs_the_plugins_of_the_scheduler() {
             cluster.pod(&name)["spec"]["nodeName"].as_str().map(str::to_owned)
         })
     };
-    let on_n2 = |mut pod: Value| {
-        pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": "n2"});
-        assert_eq!(place(pod), "n2");
+    let on = |name: &str, mut pod: Value| {
+        pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": name});
+        assert_eq!(place(pod), name);
     };
     let mut busy = pod("default", "busy", 1);
     let cpu = json!({"cpu": "6", "memory": "20Gi"});
     busy["spec"]["containers"][0]["resources"] = json!({"limits": cpu, "requests": cpu});
-    on_n2(busy);
+    on("n2", busy);
     assert_eq!(place(pod("default", "equal", 2)), "n1");
-    on_n2(pod("default", "full", 7));
+    on(filled, pod("default", "full", 7));
     assert_eq!(place(pod("default", "chosen", 2)), "n2");
 }
 
@@ -333,7 +351,8 @@ impl Question {
 fn pod_whose_node_is_gone_is_bound_to_another() {
     let test = "pod_whose_node_is_gone_is_bound_to_another";
     let other = OtherExtender::start();
-    let Some(cluster) = Cluster::start_beside(test, [&[], &[]], &other.configuration()) else {
+    let Some(cluster) = Cluster::start_beside(test, [&[], &[]], "binpack", &other.configuration())
+    else {
         return;
     };
     for name in ["n1", "n2"] {
