@@ -156,7 +156,8 @@ fn gpu(cluster: &Cluster, name: &str) -> String {
 /// Returns the pod of the second scheduler that leads.
 fn leader(cluster: &Cluster) -> Option<String> {
     let lease = cluster.object("lease", "kube-system", "cgpu-scheduler")?;
-    let holder = lease["spec"]["holderIdentity"].as_str()?;
+    // One that ends leaves it to none.
+    let holder = lease["spec"]["holderIdentity"].as_str().filter(|holder| !holder.is_empty())?;
     Some(holder.split('_').next()?.to_owned())
 }
 
