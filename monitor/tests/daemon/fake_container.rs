@@ -53,10 +53,14 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(dir: &Path, gpu: u8, limit: Bytes) -> Self {
+        Self::start_on(dir, uuid(gpu), limit)
+    }
+
+    pub(crate) fn start_on(dir: &Path, uuid: Uuid, limit: Bytes) -> Self {
         let region = Region::open(dir).unwrap();
         let owner = SlotOwner { pid: std::process::id(), comm: b"program" };
         let claim = region.claim(owner, now(), false).unwrap().unwrap();
-        let gpu = Gpu { uuid: uuid(gpu), total: TOTAL, limit, ordinal: 0 };
+        let gpu = Gpu { uuid, total: TOTAL, limit, ordinal: 0 };
         let gpu = region.register(claim.slot, &gpu).unwrap();
         // Exact: the flags are small positive numbers.
         #[allow(clippy::cast_possible_wrap)]

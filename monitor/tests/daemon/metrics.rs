@@ -43,7 +43,7 @@ pub(crate) fn request(at: SocketAddr, text: &[u8]) -> String {
     String::from_utf8(reply).unwrap()
 }
 
-fn scrape(at: SocketAddr) -> String {
+pub(crate) fn scrape(at: SocketAddr) -> String {
     let reply = request(at, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     let (head, body) = reply.split_once("\r\n\r\n").unwrap();
     assert!(
@@ -56,7 +56,7 @@ fn scrape(at: SocketAddr) -> String {
     body.to_owned()
 }
 
-fn value(text: &str, sample: &str) -> Option<f64> {
+pub(crate) fn value(text: &str, sample: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' ')?.parse().ok())
 }
 

@@ -1,6 +1,8 @@
 //! The driver's memory limits for containers' control groups: real groups (version 2), and a
 //! simulated driver with both of its back ends.
 
+mod figures;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -18,6 +20,7 @@ use cgpu_sim::timeline::{GroupLimit, Wall};
 use cgpu_sim::{Bytes, Machine, Settings};
 use cgpu_test_groups::ControlGroups;
 
+use super::metrics::free_address;
 use super::monitor::{Monitor, eventually};
 use super::{registration, skip, status};
 
@@ -37,12 +40,18 @@ struct Fixture {
     nvml: PathBuf,
 }
 
-fn settings(state: &Path, wall: Wall) -> Settings {
+fn settings(state: &Path, wall: Wall, context: u64) -> Settings {
+    let context_memory = Bytes(context * MIB);
     Settings {
         state: state.to_owned(),
         gpus: Some(GpuSpec::parse_list(GPUS).unwrap()),
         time_scale_milli: 1_000,
-        figures: Figures { wall, death_delay: cgpu_sim::Nanos(1), ..Figures::default() },
+        figures: Figures {
+            wall,
+            context_memory,
+            death_delay: cgpu_sim::Nanos(1),
+            ..Figures::default()
+        },
     }
 }
 
@@ -57,6 +66,11 @@ fn simulated_nvml() -> Option<PathBuf> {
 impl Fixture {
     /// None: the test is skipped.
     fn new(name: &str, wall: Wall) -> Option<Self> {
+        Self::with_context(name, wall, CONTEXT)
+    }
+
+    /// As [`Self::new`], with contexts of this size in MiB.
+    fn with_context(name: &str, wall: Wall, context: u64) -> Option<Self> {
         let Some(nvml) = simulated_nvml() else {
             skip::skip("daemon", "nvml", "the simulated NVML was not built: cargo xtask test");
             return None;
@@ -69,7 +83,8 @@ impl Fixture {
             }
         };
         let host = super::Fixture::new();
-        let machine = Machine::open(&settings(&host.root().join("gpus"), wall)).unwrap();
+        let settings = settings(&host.root().join("gpus"), wall, context);
+        let machine = Machine::open(&settings).unwrap();
         Some(Self { host, groups, machine, wall, nvml })
     }
 
@@ -173,7 +188,8 @@ fn wall(monitor: &Monitor, id: &str) -> WallStatus {
     container.gpus.into_iter().find_map(|share| share.wall).unwrap_or_default()
 }
 
-/// A process that follows commands: `context`, `take MIB`, `free` (the last one).
+/// A process that follows commands: `join DIR` (as the shim does), `context`, `take MIB`, `free`
+/// (the last one).
 struct Client {
     child: Child,
     to: ChildStdin,
@@ -230,12 +246,17 @@ fn client() {
     unsafe { libc::alarm(200) };
     let misc = std::env::var("CGPU_TEST_WALL").is_ok_and(|wall| wall == "Misc");
     let wall = if misc { Wall::Misc } else { Wall::Dmem };
-    let machine = Machine::open(&settings(Path::new(&state), wall)).unwrap();
+    let machine = Machine::open(&settings(Path::new(&state), wall, CONTEXT)).unwrap();
     let mut context = None;
+    let mut process = None;
     let mut held = Vec::new();
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
         let answer = match line.split(' ').collect::<Vec<_>>()[..] {
+            ["join", dir] => {
+                process = Some(figures::join(Path::new(dir)));
+                Ok(())
+            }
             ["context"] => machine.create_context(0).map(|created| context = Some(created)),
             ["take", size] => {
                 let size = Bytes(size.parse::<u64>().unwrap() * MIB);
@@ -250,12 +271,14 @@ fn client() {
             Err(error) => panic!("{line}: {error}"),
         }
     }
+    drop(process);
 }
 
 #[test]
 fn limit_is_set_before_the_registration_is_answered() {
     Fixture::each("set", |fixture| {
-        let monitor = fixture.monitor_with("");
+        let metrics = free_address();
+        let monitor = fixture.monitor_with(&format!("metrics = \"{metrics}\"\n"));
         let folder = fixture.folder(ID);
         let mut client = fixture.client(&folder);
         let dir = fixture.container(ID, 1000, client.pid());
@@ -280,6 +303,15 @@ fn limit_is_set_before_the_registration_is_answered() {
         eventually("a process without the shim", || {
             wall(&monitor, ID).state == WallState::DriverExceptManaged
         });
+        figures::shows(
+            metrics,
+            &[
+                ("cgpu_wall_state{state=\"driver_except_managed\",reason=\"\"}", 1),
+                ("cgpu_wall_hard_bytes{}", 2024),
+                ("cgpu_wall_used_bytes{}", CONTEXT + 1200),
+                ("cgpu_wall_excess_bytes{}", CONTEXT + 1200),
+            ],
+        );
     });
 }
 
@@ -507,12 +539,14 @@ fn container_that_is_found_late_has_its_limit_from_then_on() {
 #[test]
 fn reasons_without_a_limit_are_told() {
     let Some(fixture) = Fixture::new("reasons", Wall::Dmem) else { return };
-    let monitor = fixture.monitor();
+    let metrics = free_address();
+    let monitor = fixture.monitor_with(&format!("metrics = \"{metrics}\"\nwall_margin_mib = 0\n"));
     let folder = fixture.folder(ID);
     fixture.machine.set_controller(&folder, false).unwrap();
     let client = fixture.client(&folder);
     let dir = fixture.container(ID, 1000, client.pid());
     let registered = fixture.register(&monitor, &dir, client.pid());
+    figures::shows(metrics, &[("cgpu_wall_state{state=\"shim\",reason=\"not_found\"}", 1)]);
     assert_eq!(registered.walls[0].state, WallState::Shim);
     assert!(registered.walls[0].reason.as_ref().unwrap().contains("does not know"));
     assert_eq!(wall(&monitor, ID).absent.as_deref(), Some("not_found"));

@@ -304,6 +304,31 @@ fn refusals_are_reasons() {
 }
 
 #[test]
+fn ancestor_that_does_not_pass_dmem_on_is_the_reason() {
+    let fixture = Fixture::new(false);
+    let mut walls = fixture.walls();
+    let (mount, engine) = (fixture.root.path().join("cg"), fixture.root.path().join("cg/docker"));
+    let write = |folder: &Path, file: &str| {
+        fs::write(folder.join(file), "cpu memory dmem\n").unwrap();
+    };
+    *fixture.driver.refuses.borrow_mut() = Some(Refused::NotFound);
+    let mut reason = || match fixture.apply(&mut walls, &fixture.order(1000)) {
+        Wall::Absent(reason) => reason,
+        Wall::Set(present) => panic!("{present:?}"),
+    };
+    assert_eq!(reason(), Reason::NotFound, "the kernel has no dmem");
+    write(&mount, "cgroup.controllers");
+    assert_eq!(reason(), Reason::NoDmem(mount.clone()));
+    write(&mount, "cgroup.subtree_control");
+    assert_eq!(reason(), Reason::NoDmem(engine.clone()));
+    let told = reason();
+    assert!(told.to_string().contains(&engine.display().to_string()), "{told}");
+    assert_eq!(told.name(), "no_dmem");
+    write(&engine, "cgroup.subtree_control");
+    assert_eq!(reason(), Reason::NotFound, "the group has the controller's files");
+}
+
+#[test]
 fn containers_of_one_directory_each_have_a_wall() {
     let fixture = Fixture::new(false);
     let mut other = Command::new("sleep").arg("60").spawn().unwrap();
