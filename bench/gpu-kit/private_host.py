@@ -242,8 +242,17 @@ class Container:
             raise Failed(seen.reason())
         self.id = seen.stdout.strip()
 
-    def run(self, *command):
-        return self.host.docker("exec", self.id, *command)
+    def run(self, *command, options=()):
+        return self.host.docker("exec", *options, self.id, *command)
+
+    def group(self, mount):
+        """Returns the folder of its control group of version 2, below its mount."""
+        seen = self.host.docker("inspect", "--format", "{{.State.Pid}}", self.id)
+        lines = (self.host.read(f"/proc/{seen.stdout.strip()}/cgroup") or "").splitlines()
+        path = next((line[3:].strip("/") for line in lines if line.startswith("0::")), "")
+        if self.id not in path:
+            raise NotPossible("Docker's containers have no control groups of version 2 here")
+        return mount / path
 
     def stop(self):
         return self.host.docker("stop", "--time", "0", self.id)

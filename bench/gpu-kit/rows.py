@@ -391,5 +391,5 @@ ROWS = [
     Row(wall_charge, 45, WHOLE),
     Row(wall_context, 45, WHOLE),
     Row(wall_getters, 30, WHOLE),
-    Row(wall_inside, 60, WHOLE),
+    Row(wall_inside, 150, WHOLE),
 ]

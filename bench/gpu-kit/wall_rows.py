@@ -8,10 +8,13 @@ import os
 import shutil
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import needs
 import walls
+from docker_rows import gpus, image
+from private_host import Container, PrivateHost
 from processes import Failed, NotPossible
 
 LIMIT_MIB = 4096
@@ -26,7 +29,16 @@ INSIDE = {
     "root of a user namespace": ("unshare", "-Ur"),
     "a control group namespace": ("unshare", "--cgroup", "--mount"),
 }
-
+# Users of a container of Docker, by the options of `docker exec`.
+USERS = {
+    "another user of a container": ("--user", "65534:65534"),
+    "root of a container": (),
+}
+# The simulated driver looks at the user alone. A namespace of groups takes no rights away.
+JUDGED_BY_USER = ("another user", "another user of a container")
+UNJUDGED = "a control group namespace"
+# Where a container sees its own control group, if Docker uses version 2.
+OWN_GROUP = "/sys/fs/cgroup"
 
 def mib(number):
     return f"{number >> 20} MiB"
@@ -44,7 +56,10 @@ def mount():
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, kind = line.partition(" - ")
         if kind.startswith("cgroup2 ") and fields.split()[3] == "/":
-            return Path(fields.split()[4])
+            place = Path(fields.split()[4])
+            # Another mount may hide it.
+            if (place / "cgroup.controllers").exists():
+                return place
     raise NotPossible("no control groups of version 2 are mounted")
 
 
@@ -173,22 +188,66 @@ def wall_getters(kit):
     return {"ok": None, "figure": f"limit {mib(limit)}: {shown}", **seen}
 
 
+def tried(own, limit, remove):
+    """Returns the driver's answer to a program that removes a limit, and whether it is there."""
+    own.limited(limit)
+    try:
+        answer = remove()
+    except (NotPossible, Failed) as reason:
+        answer = str(reason).splitlines()[0]
+    return f"{answer}, the limit is {'there' if own.get()['hard'] else 'GONE'}"
+
+
+def with_driver(kit):
+    """Returns the options of `docker run` that give a container the driver, without cgpu."""
+    if not kit.is_simulated:
+        return gpus(kit)
+    folders = {str(Path(file).parent) for file in kit.machine["libraries"]}
+    variables = {name: value for name, value in kit.environment.items() if "CGPU_SIM_" in name}
+    variables["LD_LIBRARY_PATH"] = ":".join(sorted(folders))
+    options = [f"--volume={folder}:{folder}:ro" for folder in sorted(folders)]
+    state = Path(variables["CGPU_SIM_STATE"]).parent
+    options.append(f"--volume={state}:{state}")
+    return options + [f"--env={name}={value}" for name, value in variables.items()]
+
+
+def in_container(kit, limit):
+    """Returns the answers to the users of a container that Docker starts."""
+    with PrivateHost(kit) as host:
+        container = Container(host, image(host), *with_driver(kit))
+        own = Group(kit, container.group(mount()))
+
+        def remove(options):
+            command = ("/kit/memory_limits", OWN_GROUP, "0", "none")
+            return f"answer {container.run(*command, options=options).json()['set']}"
+
+        try:
+            return {name: tried(own, limit, lambda: remove(USERS[name])) for name in USERS}
+        finally:
+            own.set("none")
+            container.remove()
+
+
 def wall_inside(kit):
     """No program without root's rights on the host raises the limit of its control group."""
     answers, limit = {}, needs.limit_mib(kit) << 20
+    if kit.is_simulated:
+        # All users share the GPUs.
+        os.chmod(kit.environment["CGPU_SIM_STATE"], 0o666)
     with group(kit) as own:
         for name, within in INSIDE.items():
-            if not shutil.which(within[0]):
-                answers[name] = f"{within[0]} is not installed"
-                continue
-            own.limited(limit)
-            try:
-                answer = own.set("none", within=within)["meaning"]
-            except (NotPossible, Failed) as reason:
-                answer = str(reason).splitlines()[0]
-            answers[name] = f"{answer}, the limit is {'there' if own.get()['hard'] else 'GONE'}"
-    # The simulated driver looks at the user alone. A namespace of groups takes no rights away.
-    judged = list(INSIDE)[: 1 if kit.is_simulated else -1]
-    ok = not any("GONE" in answers[name] for name in judged)
+            if shutil.which(within[0]):
+                remove = partial(own.set, "none", within=within)
+                answers[name] = tried(own, limit, lambda: remove()["meaning"])
+            else:
+                answers[name] = f"not tried, because {within[0]} is not installed"
+        try:
+            answers.update(in_container(kit, limit))
+        except NotPossible as reason:
+            answers["a container"] = f"not tried, because {reason}"
+    judged = JUDGED_BY_USER if kit.is_simulated else {*INSIDE, *USERS} - {UNJUDGED}
+    ok = not any("GONE" in answers.get(name, "") for name in judged)
     figure = "; ".join(f"{name}: {answer}" for name, answer in answers.items())
+    if not any("the limit is" in answers.get(name, "") for name in judged):
+        raise NotPossible(figure)
     return {"ok": ok, "figure": figure, "answers": answers}

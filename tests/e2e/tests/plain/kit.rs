@@ -2,14 +2,16 @@
 //! of `cargo xtask gpu-kit` with the files that were built for the tests.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use cgpu_e2e::{Child, ControlGroups, Fixture, MIB, Outcome, find, skip};
+use cgpu_e2e::{Child, Fixture, MIB, Outcome, find, skip};
 use serde_json::Value;
 
 mod docker;
+mod wall;
 
 /// Rows that need more than a driver, and the reason that the simulated GPU gives.
 const IMPOSSIBLE: [(&str, &str); 3] = [
@@ -65,7 +67,6 @@ impl Kit {
     }
 
     fn replace_program(&self, name: &str, script: &str) {
-        use std::os::unix::fs::PermissionsExt;
         let program = self.folder.join("dist/programs").join(name);
         fs::remove_file(&program).expect("a program");
         fs::write(&program, format!("#!/bin/sh\n{script}\n")).expect("a program can be written");
@@ -284,35 +285,6 @@ fn rows_about_driver_and_shares_are_measured() {
     assert!(outcome.code() < Some(2) && outcome.stderr.is_empty(), "{outcome:#?}");
     has_whole_rows(&kit.results()["rows"]);
     kit.leaves_nothing();
-}
-
-/// Those about the driver's limits for control groups, whose promises hold, and that measure.
-const WALL: [&str; 5] = ["wall_set", "wall_charge", "wall_inside", "wall_context", "wall_getters"];
-
-#[test]
-fn limits_of_the_driver_are_set_charged_and_measured() {
-    let test = "limits_of_the_driver_are_set_charged_and_measured";
-    let _groups = match ControlGroups::mount(test) {
-        Ok(groups) => groups,
-        Err(reason) => return skip(test, "cgroups", &reason),
-    };
-    for back_end in ["dmem", "misc"] {
-        let Some(mut kit) = Kit::new(test) else { return };
-        kit.fixture = kit.fixture.walled(back_end);
-        let outcome = Outcome::of(kit.run(&[&["--only"], &WALL[..]].concat()));
-        let all = kit.results();
-        let rows = &all["rows"];
-        for (at, name) in WALL.iter().enumerate() {
-            let expected = if at < 3 { "held" } else { "measured" };
-            assert_eq!(rows[*name]["result"], expected, "{back_end}: {name}: {rows:#}");
-        }
-        outcome.exits(0);
-        let contexts = &rows["wall_context"]["data"]["contexts"];
-        assert_eq!(*contexts, serde_json::json!(vec![256 * MIB; 3]), "{back_end}: {rows:#}");
-        let granted = rows["wall_charge"]["data"]["granted"].as_u64().map(|bytes| bytes / MIB);
-        assert!((Some(3840)..Some(4096)).contains(&granted), "{back_end}: {granted:?} MiB");
-        kit.leaves_nothing();
-    }
 }
 
 /// A symbol that the tables lack is found, in a driver that they should know.
@@ -679,7 +651,6 @@ fn unusable_folder_is_refused_with_the_remedy() {
 /// Object stores and some copies lose the modes of files.
 #[test]
 fn programs_without_execute_mode_are_started() {
-    use std::os::unix::fs::PermissionsExt;
     let test = "programs_without_execute_mode_are_started";
     let Some(kit) = Kit::new(test).map(Kit::copied) else { return };
     for name in ["dist/cgpu", "dist/programs/managed"] {

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Returns whether the kit can start a Docker daemon here; records the skip otherwise.
-fn has_docker(test: &str) -> bool {
+pub(super) fn has_docker(test: &str) -> bool {
     // SAFETY: no obligations; geteuid cannot fail.
     let is_root = unsafe { libc::geteuid() } == 0;
     let lacks = ["dockerd", "docker", "unshare", "nsenter"].map(|name| find(name).is_none());
