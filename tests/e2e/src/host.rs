@@ -113,7 +113,9 @@ impl Worker {
         Self::start_command(fixture, command)
     }
 
-    fn start_command(fixture: &Fixture, command: Command) -> Self {
+    /// Starts one by its whole command.
+    #[must_use]
+    pub fn start_command(fixture: &Fixture, command: Command) -> Self {
         let mut process = Child::start_for(command, fixture.lifetime());
         assert_eq!(process.line(), "{\"ready\": true}");
         Self { process }

@@ -113,6 +113,11 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     },
     LeftOut {
         suite: "tests/e2e/containers",
+        tests: &["wall_stops_a_program_that_calls_the_driver"],
+        why: "the same calls in a program with its own loader stay",
+    },
+    LeftOut {
+        suite: "tests/e2e/containers",
         tests: &["docker::many_concurrent_containers"],
         why: "`concurrent_containers_leave_no_slices` has one without an engine",
     },
@@ -193,6 +198,11 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
         suite: "tests/e2e/timed",
         tests: &["shares_follow_the_weights_on_a_slow"],
         why: "the same on a simulated GPU of a tenth of the speed",
+    },
+    LeftOut {
+        suite: "tests/e2e/timed",
+        tests: &["shares_follow_the_weights_in_limited"],
+        why: "the same where the driver limits control groups, of which turns know nothing",
     },
     LeftOut {
         suite: "tests/e2e/timed",
