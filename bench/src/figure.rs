@@ -326,6 +326,12 @@ pub(crate) const FIGURES: &[Figure] = &[
     ),
     recorded("start_runc_added_pct", "the same by runc alone: create, start, delete"),
     recorded("start_runc_alone_added_pct", "and without a monitor, so that NVML is queried"),
+    at_most(
+        "start_wall_added_ms",
+        "the driver's memory limit adds to create and start by runc",
+        5.0,
+    ),
+    recorded("start_wall_calls_ms", "the simulated driver sets a limit and reports it"),
     // The scheduler extender: 1,000 nodes of 8 GPUs, 10,000 running and 5,000 pending pods
     at_most("extender_bind_p99_ms", "one bind, the API server's part included; p99", 50.0),
     at_most("extender_bind_bytes", "read from the API server for it", 20_000.0),

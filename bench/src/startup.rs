@@ -3,7 +3,10 @@
 //!
 //! Measured with a separate Docker daemon, and with runc alone, whose time is not hidden by the
 //! engine's. A monitor runs, as on a host with cgpu; one figure is without it. All need root. A
-//! missing program makes the figure fail with the reason.
+//! missing program makes the figure fail with the reason. [`wall`] compares containers with the
+//! driver's memory limit and without it.
+
+mod wall;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -34,21 +37,32 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Measures the wanted figures.
 pub(crate) fn measure(dist: &Path, wanted: &Wanted, measured: &mut Measured) {
     type Way = fn(&Place) -> Result<f64>;
-    for (key, way, monitored) in
-        [(ALONE, runc as Way, false), (RUNC, runc, true), (DOCKER, docker, true)]
+    let usual = Some(&Host::default());
+    for (key, way, host) in
+        [(ALONE, runc as Way, None), (RUNC, runc, usual), (DOCKER, docker, usual)]
     {
         if !wanted.has(key) {
             continue;
         }
-        match Place::new(dist, monitored).and_then(|place| way(&place)) {
+        match Place::new(dist, host).and_then(|place| way(&place)) {
             Ok(percent) => measured.record(key, percent),
             Err(error) => measured.fail(&[key], &error),
         }
     }
+    wall::measure(dist, wanted, measured);
 }
 
 /// GPUs of the host.
 const GPUS: &str = "T4:15109";
+
+/// The monitor of a place and its driver.
+#[derive(Default)]
+struct Host {
+    /// More lines of its configuration.
+    settings: &'static str,
+    /// `CGPU_SIM_WALL`, of a driver that limits control groups.
+    wall: Option<&'static str>,
+}
 
 /// A folder with a root file system, simulated GPUs, their monitor and a configuration of
 /// `cgpu-runtime`.
@@ -56,19 +70,20 @@ struct Place {
     folder: TempDir,
     /// The monitor's root and Docker's exec root, in memory as /run is.
     root: TempDir,
-    runtime: PathBuf,
+    dist: PathBuf,
     monitor: Option<Child>,
 }
 
 impl Place {
-    fn new(dist: &Path, monitored: bool) -> Result<Self> {
+    /// Without a host, no monitor runs.
+    fn new(dist: &Path, host: Option<&Host>) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("cgpu-start-").tempdir()?;
         let dist =
             dist.canonicalize().with_context(|| format!("{} is not there", dist.display()))?;
         let memory = Path::new("/dev/shm");
         let memory = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let root = tempfile::Builder::new().prefix("cgpu-start-").tempdir_in(memory)?;
-        let mut place = Self { folder, root, runtime: dist.join("cgpu-runtime"), monitor: None };
+        let mut place = Self { folder, root, dist, monitor: None };
         let text = format!("root = {:?}\nsim = {GPUS:?}\nruntime = \"runc\"\n", place.root.path());
         fs::write(place.at("runtime.toml"), text)?;
         let rootfs = place.at("rootfs");
@@ -78,7 +93,8 @@ impl Place {
         let program = Path::new("/bin/true");
         fs::copy(program, rootfs.join("bin/true"))?;
         let mut libraries = BTreeSet::new();
-        for file in [program, &dist.join("libcgpu.so"), &dist.join("sim/libcuda.so.1")] {
+        for file in [program, &place.dist.join("libcgpu.so"), &place.dist.join("sim/libcuda.so.1")]
+        {
             libraries.extend(needed(file)?);
         }
         for library in libraries {
@@ -86,30 +102,32 @@ impl Place {
             fs::create_dir_all(to.parent().context("a library lies in a folder")?)?;
             fs::copy(&library, to)?;
         }
-        if monitored {
-            place.monitor = Some(place.start_monitor(&dist)?);
+        if let Some(host) = host {
+            place.monitor = Some(place.start_monitor(host)?);
         }
         Ok(place)
     }
 
     /// Starts a monitor of the containers' GPUs and waits until it answers.
-    fn start_monitor(&self, dist: &Path) -> Result<Child> {
-        let (root, gpus) = (self.root.path(), self.root.path().join("gpus"));
-        fs::create_dir_all(&gpus)?;
-        fs::write(self.at("monitor.toml"), "tree = \"none\"\nmetrics = \"off\"\n")?;
+    fn start_monitor(&self, host: &Host) -> Result<Child> {
+        let (root, state) = (self.root.path(), self.state());
+        fs::create_dir_all(state.parent().context("the state is in a folder")?)?;
+        let settings = format!("tree = \"none\"\nmetrics = \"off\"\n{}", host.settings);
+        fs::write(self.at("monitor.toml"), settings)?;
         let log = fs::File::create(self.at("monitor.log"))?;
-        let mut monitor = Command::new(dist.join("cgpu-monitor"));
+        let mut monitor = Command::new(self.dist.join("cgpu-monitor"));
         monitor.arg("--root").arg(root).arg("--config").arg(self.at("monitor.toml"));
         monitor
-            .env("LD_LIBRARY_PATH", dist.join("sim"))
+            .env("LD_LIBRARY_PATH", self.dist.join("sim"))
             .env("CGPU_SIM_GPUS", GPUS)
-            .env("CGPU_SIM_STATE", gpus.join(GPUS));
+            .env("CGPU_SIM_STATE", state);
+        if let Some(wall) = host.wall {
+            monitor.env("CGPU_SIM_WALL", wall).env("CGPU_SIM_DRIVER", "13040");
+        }
         monitor.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = monitor.spawn().context("cannot start cgpu-monitor")?;
         let deadline = Instant::now() + TIMEOUT;
-        let mut ls = Command::new(dist.join("cgpu"));
-        ls.args(["get", "0/policy", "--root"]).arg(root);
-        while let Err(error) = done(&mut ls) {
+        while let Err(error) = done(&mut self.cgpu(&["get", "0/policy"])) {
             ensure!(Instant::now() < deadline, "the monitor does not answer: {error:#}");
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -118,6 +136,82 @@ impl Place {
 
     fn at(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+
+    /// Returns the state of the containers' GPUs.
+    fn state(&self) -> PathBuf {
+        self.root.path().join("gpus").join(GPUS)
+    }
+
+    /// Returns `cgpu` with these arguments.
+    fn cgpu(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(self.dist.join("cgpu"));
+        command.args(arguments).arg("--root").arg(self.root.path());
+        command
+    }
+
+    /// Makes a bundle whose program ends at once.
+    fn bundle(&self, name: &str, variables: &[&str]) -> Result<Bundle> {
+        let namespaces =
+            ["pid", "ipc", "uts", "mount", "network"].map(|kind| json!({ "type": kind }));
+        let folder = self.at(name);
+        fs::create_dir(&folder)?;
+        let env = [&["PATH=/bin"], variables].concat();
+        let config = json!({
+            "ociVersion": "1.0.2",
+            "process": {
+                "user": {"uid": 0, "gid": 0}, "args": ["true"], "env": env, "cwd": "/",
+            },
+            "root": {"path": self.at("rootfs"), "readonly": true},
+            "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
+            "linux": {"namespaces": namespaces}
+        });
+        fs::write(folder.join("config.json"), config.to_string())?;
+        Ok(Bundle { folder, state: self.at("state"), pid: self.at("pid"), program: Vec::new() })
+    }
+
+    /// As [`Self::bundle`], of a container with a slice, which `cgpu-runtime` starts.
+    fn sliced(&self, name: &str) -> Result<Bundle> {
+        // The configuration on the command line costs a hook more than an installed one.
+        let program =
+            [self.dist.join("cgpu-runtime"), "--cgpu-config".into(), self.at("runtime.toml")];
+        Ok(Bundle { program: program.into(), ..self.bundle(name, &SLICE)? })
+    }
+}
+
+/// A container that is created, started and deleted again and again, as engines do it.
+struct Bundle {
+    folder: PathBuf,
+    state: PathBuf,
+    pid: PathBuf,
+    /// The program before runc, with its arguments.
+    program: Vec<PathBuf>,
+}
+
+impl Bundle {
+    fn command(&self, words: &[&str]) -> Command {
+        let runc = PathBuf::from("runc");
+        let (program, ours) = self.program.split_first().unwrap_or((&runc, &[]));
+        let mut command = Command::new(program);
+        command.args(ours).arg("--root").arg(&self.state).args(words).arg("timed");
+        command
+    }
+
+    fn create(&self) -> Result<()> {
+        let (folder, pid) = (self.folder.to_string_lossy(), self.pid.to_string_lossy());
+        let mut create = self.command(&["create", "--bundle", &folder, "--pid-file", &pid]);
+        // The first process would keep open pipes.
+        create.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        ensure!(create.status()?.success(), "{create:?} failed");
+        Ok(())
+    }
+
+    fn start(&self) -> Result<()> {
+        done(&mut self.command(&["start"])).map(drop)
+    }
+
+    fn delete(&self) -> Result<()> {
+        done(&mut self.command(&["delete", "--force"])).map(drop)
     }
 }
 
@@ -149,18 +243,30 @@ fn done(command: &mut Command) -> Result<Output> {
     Ok(output)
 }
 
-/// Returns the median of the differences in percent of the median of `without`. The order changes
-/// with each pair, so that work left behind by one run affects both alike.
+/// Returns the median of the differences in percent of the median of `without`.
 fn compared(
     pairs: usize,
     mut without: impl FnMut() -> Result<()>,
     mut with: impl FnMut() -> Result<()>,
 ) -> Result<f64> {
-    let timed = |step: &mut dyn FnMut() -> Result<()>| -> Result<f64> {
-        let begun = Instant::now();
-        step()?;
-        Ok(begun.elapsed().as_secs_f64() * 1e3)
-    };
+    let [plain, more] = medians(pairs, || timed(&mut without), || timed(&mut with))?;
+    Ok(more / plain * 100.0)
+}
+
+/// Returns the milliseconds that a step takes.
+fn timed(step: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+    let begun = Instant::now();
+    step()?;
+    Ok(begun.elapsed().as_secs_f64() * 1e3)
+}
+
+/// Returns the medians of `without` and of what `with` adds, both in milliseconds. The order
+/// changes with each pair, so that work left behind by one run affects both alike.
+fn medians(
+    pairs: usize,
+    mut without: impl FnMut() -> Result<f64>,
+    mut with: impl FnMut() -> Result<f64>,
+) -> Result<[f64; 2]> {
     for _ in 0..WARM_UP {
         without()?;
         with()?;
@@ -168,11 +274,11 @@ fn compared(
     let (mut plain, mut added) = (Vec::new(), Vec::new());
     for pair in 0..pairs {
         let (one, other) = if pair % 2 == 0 {
-            let one = timed(&mut without)?;
-            (one, timed(&mut with)?)
+            let one = without()?;
+            (one, with()?)
         } else {
-            let other = timed(&mut with)?;
-            (timed(&mut without)?, other)
+            let other = with()?;
+            (without()?, other)
         };
         plain.push(one);
         added.push(other - one);
@@ -180,10 +286,10 @@ fn compared(
     let (plain, more) = (median(&mut plain), median(&mut added));
     let (least, most) = confidence_interval(&added);
     eprintln!(
-        "  a container: {plain:.1} ms, with a slice {more:.1} ms more ({least:.1} to {most:.1}, 95 \
-         % confidence)"
+        "  a container: {plain:.1} ms, compared {more:.1} ms more ({least:.1} to {most:.1}, 95 % \
+         confidence)"
     );
-    Ok(more / plain * 100.0)
+    Ok([plain, more])
 }
 
 /// Returns a 95 % confidence interval of the median, from the binomial distribution of the number
@@ -199,54 +305,13 @@ fn confidence_interval(sorted: &[f64]) -> (f64, f64) {
 
 /// Measures runc alone, called as engines do: create, start, delete.
 fn runc(place: &Place) -> Result<f64> {
-    let namespaces = ["pid", "ipc", "uts", "mount", "network"].map(|kind| json!({ "type": kind }));
-    let bundle = |name: &str, variables: &[&str]| -> Result<PathBuf> {
-        let bundle = place.at(name);
-        fs::create_dir(&bundle)?;
-        let config = json!({
-            "ociVersion": "1.0.2",
-            "process": {
-                "user": {"uid": 0, "gid": 0}, "args": ["true"], "env": variables, "cwd": "/",
-            },
-            "root": {"path": place.at("rootfs"), "readonly": true},
-            "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
-            "linux": {"namespaces": namespaces}
-        });
-        fs::write(bundle.join("config.json"), config.to_string())?;
-        Ok(bundle)
+    let live = |bundle: &Bundle| {
+        bundle.create()?;
+        bundle.start()?;
+        bundle.delete()
     };
-    let (plain, sliced) = (
-        bundle("plain", &["PATH=/bin"])?,
-        bundle("sliced", &[&["PATH=/bin"][..], &SLICE].concat())?,
-    );
-    let live = |program: &Path, ours: &[&str], bundle: &Path| -> Result<()> {
-        let command = |words: &[&str]| {
-            let mut command = Command::new(program);
-            command.args(ours).arg("--root").arg(place.at("state")).args(words).arg("timed");
-            command
-        };
-        let (bundle, pid) = (bundle.to_string_lossy(), place.at("pid"));
-        let mut create =
-            command(&["create", "--bundle", &bundle, "--pid-file", &pid.to_string_lossy()]);
-        // The first process would keep open pipes.
-        ensure!(
-            create
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .status()?
-                .success(),
-            "{create:?} failed"
-        );
-        done(&mut command(&["start"]))?;
-        done(&mut command(&["delete", "--force"]))?;
-        Ok(())
-    };
-    let (config, next) = (place.at("runtime.toml"), PathBuf::from("runc"));
-    // The configuration on the command line costs a hook more than an installed one.
-    let ours = ["--cgpu-config".to_owned(), config.to_string_lossy().into_owned()];
-    let ours: Vec<&str> = ours.iter().map(String::as_str).collect();
-    compared(PAIRS_OF_RUNC, || live(&next, &[], &plain), || live(&place.runtime, &ours, &sliced))
+    let (plain, sliced) = (place.bundle("plain", &[])?, place.sliced("sliced")?);
+    compared(PAIRS_OF_RUNC, || live(&plain), || live(&sliced))
 }
 
 /// A Docker daemon for one figure.
@@ -257,7 +322,7 @@ struct Daemon {
 
 impl Daemon {
     fn start(place: &Place) -> Result<Self> {
-        let config = json!({"runtimes": {"cgpu": {"path": place.runtime}}});
+        let config = json!({"runtimes": {"cgpu": {"path": place.dist.join("cgpu-runtime")}}});
         fs::write(place.at("daemon.json"), config.to_string())?;
         let host = format!("unix://{}", place.at("sock").display());
         // The configuration is at its installed place and not on the runtime's command line, as
