@@ -245,14 +245,14 @@ class Container:
     def run(self, *command, options=()):
         return self.host.docker("exec", *options, self.id, *command)
 
-    def group(self, mount):
-        """Returns the folder of its control group of version 2, below its mount."""
+    def group(self):
+        """Returns the folder of its control group, where Docker uses version 2."""
         seen = self.host.docker("inspect", "--format", "{{.State.Pid}}", self.id)
         lines = (self.host.read(f"/proc/{seen.stdout.strip()}/cgroup") or "").splitlines()
-        path = next((line[3:].strip("/") for line in lines if line.startswith("0::")), "")
+        path = next((line[3:] for line in lines if line.startswith("0::")), "")
         if self.id not in path:
-            raise NotPossible("Docker's containers have no control groups of version 2 here")
-        return mount / path
+            raise Failed(f"a container is in the control group {path!r}")
+        return Path(f"/sys/fs/cgroup{path}")
 
     def stop(self):
         return self.host.docker("stop", "--time", "0", self.id)

@@ -37,7 +37,7 @@ USERS = {
 # The simulated driver looks at the user alone. A namespace of groups takes no rights away.
 JUDGED_BY_USER = ("another user", "another user of a container")
 UNJUDGED = "a control group namespace"
-# Where a container sees its own control group, if Docker uses version 2.
+# Where a container sees its own control group, and the host all, if Docker uses version 2.
 OWN_GROUP = "/sys/fs/cgroup"
 
 def mib(number):
@@ -213,9 +213,11 @@ def with_driver(kit):
 
 def in_container(kit, limit):
     """Returns the answers to the users of a container that Docker starts."""
+    if mount() != Path(OWN_GROUP):
+        raise NotPossible("Docker's containers do not see their control groups of version 2 here")
     with PrivateHost(kit) as host:
         container = Container(host, image(host), *with_driver(kit))
-        own = Group(kit, container.group(mount()))
+        own = Group(kit, container.group())
 
         def remove(options):
             command = ("/kit/memory_limits", OWN_GROUP, "0", "none")
