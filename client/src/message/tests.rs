@@ -1,3 +1,5 @@
+use serde_json::Value;
+
 use super::*;
 
 #[test]
@@ -45,4 +47,36 @@ fn replies_are_plain_lines() {
 fn misspelt_field_is_an_error() {
     serde_json::from_str::<Request>(r#"{"op":"register","dir":"/x","wieght":3}"#).unwrap_err();
     serde_json::from_str::<Request>(r#"{"op":"reboot"}"#).unwrap_err();
+}
+
+/// Whether `now` has all that `then` has, with equal values. It may have more.
+fn has(now: &Value, then: &Value) -> bool {
+    match (now, then) {
+        (Value::Object(now), Value::Object(then)) => {
+            then.iter().all(|(key, then)| now.get(key).is_some_and(|now| has(now, then)))
+        }
+        (Value::Array(now), Value::Array(then)) => {
+            now.len() == then.len() && now.iter().zip(then).all(|(now, then)| has(now, then))
+        }
+        _ => now == then,
+    }
+}
+
+/// Messages of release 0.1.0, in which every field has a value: a patch release keeps their form
+/// (`docs/internals/releasing.md`). A new minor release may record them anew.
+#[test]
+fn messages_of_release_0_1_0_keep_their_form() {
+    let recorded: Value = serde_json::from_str(include_str!("release-0.1.0.json")).unwrap();
+    let messages = |kind: &str| recorded[kind].as_array().unwrap().clone();
+    for then in messages("requests") {
+        let request: Request = serde_json::from_value(then.clone()).unwrap();
+        assert_eq!(serde_json::to_value(request).unwrap(), then);
+    }
+    for then in messages("replies") {
+        let reply: Reply = serde_json::from_value(then.clone()).unwrap();
+        let now = serde_json::to_value(reply).unwrap();
+        assert!(has(&now, &then), "recorded: {then:#}\nnow: {now:#}");
+    }
+    let operations = messages("requests").len() + messages("replies").len();
+    assert_eq!(operations, 12 + 11, "one message of each operation and reply");
 }
