@@ -1,6 +1,7 @@
 //! Behaviour of the built files under the real loader. These tests run in parallel.
 
 mod chaos;
+mod completions;
 mod contended;
 mod control;
 mod defects;
