@@ -257,3 +257,29 @@ pub(super) fn hami(options: &Options) -> Result<Figures> {
     eprintln!("    10:90 gave 1:{:.3}", ninety / ten);
     Ok(vec![("hami_2863_error_pct", 100.0 * (ninety / ten / 9.0 - 1.0).abs())])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPTIONS: Options = Options { quick: true, switch: us(100), seed: 1 };
+
+    #[test]
+    fn two_networks_have_what_xsched_has_published() {
+        let network = Network::drawn("ResNet-152", 515, (2.0, 113.0), Nanos::ZERO);
+        let both = [(&network, 3), (&network, 1)];
+        let solo = rates(&both[..1], None, &OPTIONS).unwrap()[0];
+        let shared = rates(&both, Some(WEIGHTED), &OPTIONS).unwrap();
+        let parts = [shared[0] / solo, shared[1] / solo];
+        assert!(parts[0] >= 0.71 && parts[1] >= 0.24, "{parts:?}");
+        assert!((2.85..3.15).contains(&(parts[0] / parts[1])), "{parts:?}");
+    }
+
+    #[test]
+    fn launches_that_are_never_waited_for_have_weights_of_10_to_90() {
+        let figures = hami(&OPTIONS).unwrap();
+        let (key, off) = figures[0];
+        assert_eq!(key, HAMI[0]);
+        assert!(off < 2.0, "1:9 is off by {off} %");
+    }
+}
