@@ -25,7 +25,7 @@ refused() { what=$1; shift; if "$@" >/said/refusal 2>&1; then tell "not refused:
 export LD_LIBRARY_PATH=/usr/lib/cgpu/sim CGPU_SIM_GPUS=T4:15109 CGPU_SIM_STATE=/said/gpu
 
 install_package /packages/former
-tell "installed: $(version), $(cgpu --version)"
+tell "installed: $(version), $(cgpu --version), $(cgpu-monitor --version)"
 verify || tell "a file differs"
 tell "page: $(sed -n 's/^\.TH *\([^ ]*\).*/\1/p' /usr/share/man/man1/cgpu.1)"
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use cgpu_e2e::{Child, Dist, boot, mounted, skip, systemd_obstacle};
+use cgpu_e2e::{Child, Dist, Elf, boot, mounted, skip, systemd_obstacle};
 use cgpu_packages::files::Sources;
 use cgpu_packages::scripts::LAYOUT;
 use cgpu_packages::{Made, Release};
@@ -158,7 +158,7 @@ fn is_managed(test: &str, manager: &Manager) {
         let version = env!("CARGO_PKG_VERSION");
         let state = manager.installed;
         let mut expected = vec![
-            format!("installed: 0.0.9{state}, cgpu {version}"),
+            format!("installed: 0.0.9{state}, cgpu {version}, cgpu-monitor {version}"),
             "page: cgpu".to_owned(),
             format!("upgraded: 0.1.0{state}, the container runs on"),
             "configuration: # changed".to_owned(),
@@ -183,6 +183,24 @@ fn is_managed(test: &str, manager: &Manager) {
                 .to_owned(),
         );
         assert_eq!(lines, expected, "{}: {errors}", root.display());
+    }
+}
+
+#[test]
+fn programs_of_the_packages_need_glibc_2_17_at_most() {
+    let test = "systems::programs_of_the_packages_need_glibc_2_17_at_most";
+    if roots(test, "usr/bin/env").is_empty() {
+        return;
+    }
+    for name in RUN {
+        let Some(file) = Elf::read(&Dist::find().file(name)) else {
+            return skip(test, "readelf", "readelf is not installed");
+        };
+        for version in file.versions() {
+            let Some(number) = version.strip_prefix("GLIBC_2.") else { continue };
+            let minor: u32 = number.split('.').next().unwrap_or_default().parse().expect(&version);
+            assert!(minor <= 17, "{name} needs {version}");
+        }
     }
 }
 
