@@ -439,6 +439,10 @@ pub struct GpuStatus {
     /// is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps: Option<String>,
+    /// How many memory limits the driver keeps for control groups that were deleted before the
+    /// monitor could remove the limit.
+    #[serde(default)]
+    pub walls_left: u64,
 }
 
 /// How a GPU is shared (`docs/internals/turns.md`).

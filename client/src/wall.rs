@@ -143,6 +143,15 @@ pub struct WallStatus {
     /// What another program did with the limit, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<String>,
+    /// Whether the driver forgets the limit when no program uses the GPU and no monitor runs: it
+    /// keeps limits in a list of its own, and the GPU's persistence mode is off.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_forgotten: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 impl fmt::Display for WallStatus {
@@ -156,7 +165,7 @@ impl fmt::Display for WallStatus {
 impl WallStatus {
     /// Least [`WallStatus::excess`] that says something, in bytes: a context is charged a little
     /// before it is accounted.
-    const MIN_EXCESS: u64 = 256 << 20;
+    pub const MIN_EXCESS: u64 = 256 << 20;
 
     /// Whether no container of the device can have such a limit: the reason is the host's.
     #[must_use]

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use cgpu_shm::host_memory::Exposure;
 use cgpu_shm::units::{Nanos, SlotIndex};
+use cgpu_shm::uuid::Uuid;
 
 mod arrivals;
 pub(crate) mod capacity;
@@ -87,6 +88,8 @@ pub(crate) struct Host {
     identities: Vec<ContainerIdentity>,
     pub(crate) watcher: Watcher,
     walls: walls::SentWalls,
+    /// How many limits were left on each device when their groups went.
+    pub(crate) walls_left: BTreeMap<Uuid, u64>,
     /// State that a predecessor transferred and that no device or container has restored yet.
     transferred: Vec<TransferredGpu>,
     pub(crate) successor: Successor,
@@ -157,6 +160,7 @@ impl Host {
             identities: Vec::new(),
             watcher: Watcher::default(),
             walls: walls::SentWalls::default(),
+            walls_left: BTreeMap::new(),
             transferred: Vec::new(),
             successor: Successor::prepare(),
             is_transferred: false,

@@ -118,8 +118,9 @@ pub(crate) enum ProbeResult {
     Ended(Order, Result<(), String>),
     /// Host memory that can be a GPU's has changed.
     HostMemory(Vec<Exposure>),
-    /// What the orders with this number led to.
-    Walls(u64, Vec<wall::Outcome>),
+    /// What the orders with this number led to, and how many limits were left until then
+    /// ([`Walls::left`]).
+    Walls(u64, Vec<wall::Outcome>, BTreeMap<Uuid, u64>),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -155,6 +156,8 @@ pub(crate) struct GpuSample {
     /// Upper bound of the memory used by no process, with the driver's own. None: unknown.
     pub(crate) unowned: Option<Bytes>,
     pub(crate) board: Board,
+    /// Whether the driver keeps its state while no program uses it. None: unknown.
+    pub(crate) is_persistent: Option<bool>,
     /// Part of the time for which it computes, in percent. None: unknown.
     pub(crate) utilization: Option<u32>,
     /// The same for each process since the sample before. None: unknown.
@@ -493,7 +496,8 @@ fn run(
                 let WallOrders { number, orders, is_urgent } = orders_of_walls.lock().take();
                 let Some(orders) = orders else { continue };
                 let outcomes = walls.apply(&orders, &WallDriver(library.as_ref().ok()));
-                if results.send(ProbeResult::Walls(number, outcomes)).is_err() {
+                let left = walls.left().clone();
+                if results.send(ProbeResult::Walls(number, outcomes, left)).is_err() {
                     return;
                 }
                 if is_urgent {

@@ -163,6 +163,8 @@ pub struct Present {
     pub groups: usize,
     /// What another program did with the limit.
     pub changed: Option<String>,
+    /// Whether the driver keeps it in a list of its own.
+    pub is_listed: bool,
 }
 
 /// What an [`Order`] led to.

@@ -427,6 +427,7 @@ fn limits_of_the_driver_have_causes() {
     assert_eq!(wall(WallStatus { state: WallState::Partial, ..driver() }), ["wall_partial"]);
     let changed = Some("It.".into());
     assert_eq!(wall(WallStatus { changed, ..driver() }), ["wall_changed"]);
+    assert_eq!(wall(WallStatus { is_forgotten: true, ..driver() }), ["wall_forgotten"]);
     for (options, expected) in [("rw", &["no_nsdelegate"][..]), ("rw,nsdelegate", &[])] {
         let (mut status, mut findings) = (well(), Findings::default());
         status.containers[0].gpus[0].wall = Some(driver());

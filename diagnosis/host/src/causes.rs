@@ -156,7 +156,7 @@ cgpu_diagnosis::causes! {
         "The container uses more than its limit: allocations are refused until it uses less.",
         "Free memory, end processes, or raise the limit. A lowered limit or code loaded by a first launch can cause this.";
     Tampered, Memory, Wrong, "tampered",
-        "Something other than cgpu has written to the container's file `use`, so its accounting is wrong.",
+        "Something other than cgpu has written to the container's file `use`, or the driver charges its control group more than the file has though all of its processes have the shim: its accounting is wrong.",
         "Find the program that writes there, and start the container again. over_limit in monitor.toml blocks or ends containers that hold more than their limit.";
     Blocked, Memory, Wrong, "blocked",
         "The container holds more than its limit and the margin, so the monitor lets it allocate nothing (over_limit in monitor.toml).",
@@ -176,6 +176,9 @@ cgpu_diagnosis::causes! {
     WallExcess, Memory, Wrong, "wall_excess",
         "The driver charges the container's control group more than its ledger has: that came past the shim (unconfirmed on a real GPU).",
         "Find the processes (cgpu smi) and why they have no shim (cgpu doctor --pid). over_limit in monitor.toml blocks or ends containers that hold more than their limit.";
+    WallForgotten, Memory, Wrong, "wall_forgotten",
+        "The GPU's persistence mode is off: the driver forgets the limits of control groups when no program uses the GPU and no monitor runs (unconfirmed on a real GPU).",
+        "Switch it on: start nvidia-persistenced, or run nvidia-smi -pm 1.";
     NoNsdelegate, Memory, Wrong, "no_nsdelegate",
         "The host's control groups are mounted without nsdelegate: a container without a seccomp filter can start a program in another container's control group, where the driver does not limit it (unconfirmed on a real GPU).",
         "Mount them with it, as systemd does: mount -o remount,nsdelegate /sys/fs/cgroup; and start containers with the engine's default seccomp profile. over_limit in monitor.toml ends programs that hold more than the limit.";

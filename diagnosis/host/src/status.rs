@@ -181,6 +181,9 @@ fn check_walls(container: &ContainerStatus, subject: &str, findings: &mut Findin
         if let Some(changed) = &wall.changed {
             add(Cause::WallChanged, changed);
         }
+        if wall.is_forgotten {
+            add(Cause::WallForgotten, "its limit");
+        }
         if wall.disagrees() {
             add(Cause::WallExcess, &format!("{} MiB", mib(wall.excess)));
         }

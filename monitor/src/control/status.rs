@@ -122,6 +122,7 @@ fn gpu(host: &Host, at: usize) -> GpuStatus {
         unknown_processes: on_gpu.map(|(pid, _)| *pid).filter(|pid| !is_verified(pid)).collect(),
         limits_unverified: host.limits_unverified(device).map(Into::into),
         mps: device.mps.clone(),
+        walls_left: host.walls_left.get(&device.uuid).copied().unwrap_or_default(),
     }
 }
 
@@ -155,6 +156,10 @@ fn container(host: &Host, container: &Container, now: Nanos) -> ContainerStatus 
     let counted = container.counters.totals().contains_key(Reason::Tampered.name());
     if counted || container.region.as_ref().is_some_and(|region| region.is_tampered()) {
         faults.insert("tampered".into(), Reason::Tampered.message().into());
+    } else if container.walls.is_tampered {
+        let message = "The driver has charged it more memory than its ledger has for some seconds, \
+                       though all of its processes have the shim.";
+        faults.insert("tampered".into(), message.into());
     }
     if container.is_blocked {
         let message = "It holds more GPU memory than its limit and the margin: its allocations are \
@@ -240,8 +245,7 @@ fn share(host: &Host, container: &Container, device: &DeviceState, now: Nanos) -
     }
     status.utilization = device.sample.utilization_of(container.tenant.0);
     take_ledger(&mut status, container, device);
-    let ledger = Bytes(status.used.saturating_add(status.implicit));
-    status.wall = host.wall_status(container, device, ledger);
+    status.wall = host.wall_status(container, device);
     status
 }
 

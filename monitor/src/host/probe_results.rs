@@ -46,7 +46,10 @@ impl Host {
                             .extend(polled.map(|slot| Change::Process(Process { tenant, slot })));
                     }
                 }
-                ProbeResult::Walls(number, outcomes) => self.take_walls(now, number, outcomes),
+                ProbeResult::Walls(number, outcomes, left) => {
+                    self.walls_left = left;
+                    self.take_walls(now, number, outcomes);
+                }
                 ProbeResult::Ended(order, outcome) => self.ended(now, order, outcome),
                 ProbeResult::HostMemory(exposures) => {
                     exposures.iter().for_each(|exposure| tracing::warn!("{exposure}"));

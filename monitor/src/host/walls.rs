@@ -12,7 +12,10 @@ use super::Host;
 use super::container::Container;
 use super::device_state::DeviceState;
 use crate::probe::LedgerSample;
-use crate::wall::decision::{Observed, Wanted, is_uncharged, kept_margins, margin, state};
+use crate::wall::decision::{
+    MIN_TAMPERED_SAMPLES, Observed, Wanted, is_uncharged, is_unexplained, kept_margins, margin,
+    state,
+};
 use crate::wall::{Device, Order, Outcome, Reason, Wall};
 use crate::watcher::ProcessId;
 
@@ -40,6 +43,10 @@ pub(crate) struct ContainerWalls {
     by_device: BTreeMap<Uuid, Wall>,
     /// [`Observed::uncharged_samples`].
     uncharged_samples: BTreeMap<Uuid, u32>,
+    /// The number of samples in a row with an unexplained excess ([`is_unexplained`]).
+    unexplained_samples: BTreeMap<Uuid, u32>,
+    /// Whether that lasted on a device: the ledger was tampered with.
+    pub(crate) is_tampered: bool,
 }
 
 impl ContainerWalls {
@@ -118,6 +125,54 @@ impl Host {
             });
             container.walls.uncharged_samples = samples.collect();
         }
+        if measured.is_some() {
+            self.compare_ledgers();
+        }
+    }
+
+    /// Compares what the driver charges containers' groups with their ledgers.
+    fn compare_ledgers(&mut self) {
+        let excesses: Vec<BTreeMap<Uuid, Bytes>> = self
+            .containers
+            .values()
+            .map(|container| {
+                let on = |device: &DeviceState| {
+                    Some((device.uuid, self.unexplained(container, device)?))
+                };
+                self.devices.iter().filter_map(on).collect()
+            })
+            .collect();
+        for (container, excesses) in self.containers.values_mut().zip(excesses) {
+            let walls = &mut container.walls;
+            let before = std::mem::take(&mut walls.unexplained_samples);
+            for (gpu, excess) in excesses {
+                let samples = before.get(&gpu).copied().unwrap_or_default().saturating_add(1);
+                walls.unexplained_samples.insert(gpu, samples);
+                if samples >= MIN_TAMPERED_SAMPLES && !walls.is_tampered {
+                    walls.is_tampered = true;
+                    tracing::warn!(
+                        container = container.id, %gpu, excess = excess.0,
+                        "the driver charges the container more than its ledger has, though all of \
+                         its processes have the shim"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Returns by how much the driver charges a container's group more than its ledger has, where
+    /// nothing explains that.
+    fn unexplained(&self, container: &Container, device: &DeviceState) -> Option<Bytes> {
+        let Some(Wall::Set(present)) = container.walls.by_device.get(&device.uuid) else {
+            return None;
+        };
+        container.region.as_ref().filter(|region| region.unreadable.is_none())?;
+        let excess = present.used? - ledger(container, device);
+        let own = device.sample.gpu_processes.iter();
+        let own = own.filter(|process| process.owner == Some(container.tenant.0));
+        let measured = measured_on(device).remove(&container.tenant).unwrap_or_default();
+        let allowance = self.wanted(container, device, &measured.held)?.allowance();
+        is_unexplained(excess, allowance, own.map(|process| process.shim)).then_some(excess)
     }
 
     /// Removes a container's walls, or those of one of its processes.
@@ -206,6 +261,7 @@ impl Host {
             kept: kept_margins(margin, held),
             total,
             has_mps: !device.sample.mps_clients.is_empty(),
+            is_not_persistent: device.sample.is_persistent == Some(false),
         })
     }
 
@@ -273,12 +329,11 @@ impl Host {
         self.devices.iter().filter_map(of).collect()
     }
 
-    /// Returns a container's wall on a device, for the status. `ledger`: what the ledger has.
+    /// Returns a container's wall on a device, for the status.
     pub(crate) fn wall_status(
         &self,
         container: &Container,
         device: &DeviceState,
-        ledger: Bytes,
     ) -> Option<WallStatus> {
         let (wall, observed) = self.wall(container, device)?;
         let (state, reason) = state(&wall, observed);
@@ -298,8 +353,9 @@ impl Host {
             hard: Some(present.hard.0),
             margin: wanted.allowance().0,
             used: present.used.map(|used| used.0),
-            excess: (present.used.unwrap_or_default() - ledger).0,
+            excess: (present.used.unwrap_or_default() - ledger(container, device)).0,
             changed: present.changed,
+            is_forgotten: present.is_listed && wanted.is_not_persistent,
         })
     }
 
@@ -345,6 +401,13 @@ impl Memory {
     fn sum(&self) -> Bytes {
         self.held.iter().flatten().copied().sum()
     }
+}
+
+/// Returns what a container's ledger has of a device, with what exited processes had exported.
+fn ledger(container: &Container, device: &DeviceState) -> Bytes {
+    let Some(region) = &container.region else { return Bytes::ZERO };
+    let gpu = region.gpu(device.uuid).and_then(|gpu| region.seen.gpus.get(gpu.get()));
+    gpu.map_or(Bytes::ZERO, |gpu| region.seen.present(gpu).map(|(_, cell)| cell.total()).sum())
 }
 
 type Measured = BTreeMap<(Uuid, TenantId), Memory>;

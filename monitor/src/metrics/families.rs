@@ -182,6 +182,10 @@ families! {
     "cgpu_gpu_limits_unverified", Gauge, None,
         "1 if containers have limits on the GPU and NVML does not report what they hold of it.",
         |of, put| gpus(of, put, none, |gpu| Some(flag(gpu.limits_unverified.is_some())));
+    "cgpu_gpu_walls_left", Counter, None,
+        "Memory limits that the driver keeps for control groups that were deleted before the \
+            monitor could remove the limit.",
+        |of, put| gpus(of, put, none, |gpu| Some(float(gpu.walls_left)));
     "cgpu_gpu_mps", Gauge, None,
         "1 while MPS runs the work of several containers on the GPU at the same time, so that it \
             has policy 5.",

@@ -88,6 +88,7 @@ impl Library {
                 gpu_processes: Vec::new(),
                 former: Vec::new(),
                 board: board::read(&device),
+                is_persistent: device.is_in_persistent_mode().ok(),
                 utilization: device.utilization_rates().ok().map(|rates| rates.gpu),
                 busy: self.busy(uuid, &device),
             }

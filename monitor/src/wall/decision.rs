@@ -1,6 +1,7 @@
 //! Decides about one control group on one GPU. Pure.
 
-use cgpu_client::wall::WallState;
+use cgpu_client::message::Shim;
+use cgpu_client::wall::{WallState, WallStatus};
 use cgpu_inventory::memory_limits::{GroupMemory, Limits};
 use cgpu_shm::units::Bytes;
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,9 @@ const ROUNDING: Bytes = Bytes::from_mib(2);
 const TOLERANCE: Bytes = Bytes::from_mib(64);
 /// Samples with such a difference after which a container counts as one that was found late.
 const MIN_UNCHARGED_SAMPLES: u32 = 2;
+/// Samples in a row with an unexplained excess after which the ledger counts as tampered with. A
+/// process that starts is charged for its context before that is accounted.
+pub const MIN_TAMPERED_SAMPLES: u32 = 5;
 
 /// What a wall's size depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +35,9 @@ pub struct Wanted {
     pub total: Bytes,
     /// Whether the GPU has clients of MPS.
     pub has_mps: bool,
+    /// Whether the GPU's persistence mode is off: the driver forgets the limits that it keeps in a
+    /// list of its own ([`Known::is_listed`]) when no program uses the GPU.
+    pub is_not_persistent: bool,
 }
 
 impl Wanted {
@@ -92,6 +99,10 @@ pub struct Known {
     pub is_late: bool,
     /// How often the limit was removed or raised, and set again.
     pub replaced: u32,
+    /// Whether the driver keeps the limit in a list of its own (back end `misc`).
+    pub is_listed: bool,
+    /// Whether the limit has a soft one.
+    pub has_soft: bool,
 }
 
 impl Known {
@@ -99,6 +110,12 @@ impl Known {
     #[must_use]
     pub const fn is_new(&self) -> bool {
         self.set.is_none() && self.setting.is_none()
+    }
+
+    /// Whether the limit, or a part of it, stays when the group goes without a release.
+    #[must_use]
+    pub const fn outlives_group(&self) -> bool {
+        !self.is_new() && (self.is_listed || self.has_soft)
     }
 
     fn has(&self, hard: Bytes) -> bool {
@@ -142,6 +159,8 @@ pub enum Change {
     Higher(Bytes),
     /// It removed the limit, which is set again.
     Removed,
+    /// The driver has forgotten the limit, which is set again.
+    Forgotten,
 }
 
 /// Decides what to set, and what another program did. None: nothing. `read`: none where the driver
@@ -165,6 +184,10 @@ pub fn decide(
             change = Some(if hard < own { Change::Lower(hard) } else { Change::Higher(hard) });
         }
         None if known.set.is_none() => {}
+        None if known.is_listed && wanted.is_not_persistent => {
+            known.other = None;
+            change = Some(Change::Forgotten);
+        }
         None => {
             known.other = None;
             change = Some(Change::Removed);
@@ -208,6 +231,21 @@ pub struct Observed {
 #[must_use]
 pub fn is_uncharged(measured: Option<Bytes>, used: Option<Bytes>) -> bool {
     measured.zip(used).is_some_and(|(measured, used)| measured > used + TOLERANCE)
+}
+
+/// Whether the driver charges a group more than the ledger has, and more than the shim, which all
+/// of its processes have, may not have accounted yet. `allowance`: [`Wanted::allowance`].
+#[must_use]
+pub fn is_unexplained(
+    excess: Bytes,
+    allowance: Bytes,
+    shims: impl IntoIterator<Item = Shim>,
+) -> bool {
+    let mut shims = shims.into_iter().peekable();
+    excess.0 >= WallStatus::MIN_EXCESS
+        && excess > allowance
+        && shims.peek().is_some()
+        && shims.all(|shim| shim == Shim::Bound)
 }
 
 /// Returns what holds a container's limit, and why it is not the driver alone.

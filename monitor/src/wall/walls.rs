@@ -45,6 +45,8 @@ pub struct Walls {
     proc: PathBuf,
     /// Reasons that were logged, by container's directory and device.
     logged: BTreeMap<(OsString, Uuid), Reason>,
+    /// How many limits, on each device, were left when their groups went before their release.
+    left: BTreeMap<Uuid, u64>,
 }
 
 impl Walls {
@@ -53,7 +55,14 @@ impl Walls {
     pub fn new(records: PathBuf, proc: PathBuf) -> Self {
         let records = Records::new(records);
         let known = records.load();
-        Self { records, known, proc, logged: BTreeMap::new() }
+        Self { records, known, proc, logged: BTreeMap::new(), left: BTreeMap::new() }
+    }
+
+    /// Returns how many limits, on each device, were left when their groups went before their
+    /// release. The driver names groups by their folders, so none can remove those.
+    #[must_use]
+    pub const fn left(&self) -> &BTreeMap<Uuid, u64> {
+        &self.left
     }
 
     /// Sets the walls of these containers, and removes those of all others.
@@ -161,6 +170,7 @@ impl Walls {
                     sum.used = present.used.map(|used| used + sum.used.unwrap_or_default());
                     sum.is_late |= present.is_late;
                     sum.changed = sum.changed.take().or(present.changed);
+                    sum.is_listed |= present.is_listed;
                     sum.groups += 1;
                 }
                 Err(reason) => return Wall::Absent(reason),
@@ -188,11 +198,15 @@ impl Walls {
         let read = match driver.get(device.uuid, &folder) {
             Ok(memory) => Some(memory),
             // One back end answers so where there is no limit.
-            Err(Refused::NotSupported | Refused::NotFound) => None,
+            Err(Refused::NotSupported) => {
+                known.is_listed = true;
+                None
+            }
+            Err(Refused::NotFound) => None,
             Err(refused) => return Err(self.reason(refused, &folder)),
         };
         let is_new = known.is_new();
-        let before = known.clone();
+        let before = group.known(device.uuid);
         let (set, change) = decide(&device.wanted, read, &mut known);
         if let Some(change) = change {
             let (uuid, folder) = (device.uuid, folder.display());
@@ -209,6 +223,11 @@ impl Walls {
                     gpu = %uuid, %folder,
                     "the memory limit was removed, and is set again"
                 ),
+                Change::Forgotten => tracing::warn!(
+                    gpu = %uuid, %folder,
+                    "the driver has forgotten the memory limit, which is set again: persistence \
+                     mode is off"
+                ),
             }
         }
         let Some(to) = set else {
@@ -217,8 +236,10 @@ impl Walls {
             }
             return Ok(present(read, &known));
         };
-        known.is_late |= is_new && device.may_have_memory;
+        let is_anew = is_new || change == Some(Change::Forgotten);
+        known.is_late |= is_anew && device.may_have_memory;
         known.setting = to.hard.map(|hard| hard.0);
+        known.has_soft = to.soft > Bytes::ZERO;
         // Before it is set, so that the next monitor knows it for our own.
         self.remember(name, at, device.uuid, &known);
         let refused = driver.set(device.uuid, &folder, to).err();
@@ -280,9 +301,21 @@ impl Walls {
             return;
         }
         record.ending.extend(ended);
+        let left = &mut self.left;
         record.ending.retain_mut(|group| {
-            // A group that is gone has no limit, and one of the same path may be another's.
+            // One of the same path may be another's.
             if group::identity(&group.folder) != Some(group.identity) {
+                for (uuid, _) in group.devices.iter().filter(|(_, known)| known.outlives_group()) {
+                    let folder = group.folder.display();
+                    tracing::warn!(
+                        gpu = %uuid, %folder,
+                        "the control group was deleted before its memory limit was removed: the \
+                         driver keeps it"
+                    );
+                    if let Ok(uuid) = uuid.parse() {
+                        *left.entry(uuid).or_default() += 1;
+                    }
+                }
                 return false;
             }
             group.devices.retain(|uuid, known| !remove(driver, uuid, &group.folder, known));
@@ -369,6 +402,7 @@ fn present(read: Option<GroupMemory>, known: &Known) -> Present {
         is_late: known.is_late,
         groups: 1,
         changed: known.changes(),
+        is_listed: known.is_listed,
     }
 }
 

@@ -2,6 +2,7 @@
 //! simulated driver with both of its back ends.
 
 mod figures;
+mod lasting;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +15,9 @@ use cgpu_client::message::{Registered, Registration};
 use cgpu_client::process::{Process, groups_of};
 use cgpu_client::wall::{WallState, WallStatus};
 use cgpu_shm::paths;
+use cgpu_shm::region::Region;
 use cgpu_sim::gpu::GpuSpec;
+use cgpu_sim::machine::PhysicalPlace;
 use cgpu_sim::settings::Figures;
 use cgpu_sim::timeline::{GroupLimit, Wall};
 use cgpu_sim::{Bytes, Machine, Settings};
@@ -40,18 +43,16 @@ struct Fixture {
     nvml: PathBuf,
 }
 
-fn settings(state: &Path, wall: Wall, context: u64) -> Settings {
-    let context_memory = Bytes(context * MIB);
+fn figures_of(wall: Wall) -> Figures {
+    Figures { wall, death_delay: cgpu_sim::Nanos(1), ..Figures::default() }
+}
+
+fn settings(state: &Path, figures: Figures) -> Settings {
     Settings {
         state: state.to_owned(),
         gpus: Some(GpuSpec::parse_list(GPUS).unwrap()),
         time_scale_milli: 1_000,
-        figures: Figures {
-            wall,
-            context_memory,
-            death_delay: cgpu_sim::Nanos(1),
-            ..Figures::default()
-        },
+        figures,
     }
 }
 
@@ -66,11 +67,12 @@ fn simulated_nvml() -> Option<PathBuf> {
 impl Fixture {
     /// None: the test is skipped.
     fn new(name: &str, wall: Wall) -> Option<Self> {
-        Self::with_context(name, wall, CONTEXT)
+        Self::with(name, figures_of(wall))
     }
 
-    /// As [`Self::new`], with contexts of this size in MiB.
-    fn with_context(name: &str, wall: Wall, context: u64) -> Option<Self> {
+    /// As [`Fixture::new`], with a simulated GPU with these figures.
+    fn with(name: &str, figures: Figures) -> Option<Self> {
+        let wall = figures.wall;
         let Some(nvml) = simulated_nvml() else {
             skip::skip("daemon", "nvml", "the simulated NVML was not built: cargo xtask test");
             return None;
@@ -83,8 +85,7 @@ impl Fixture {
             }
         };
         let host = super::Fixture::new();
-        let settings = settings(&host.root().join("gpus"), wall, context);
-        let machine = Machine::open(&settings).unwrap();
+        let machine = Machine::open(&settings(&host.root().join("gpus"), figures)).unwrap();
         Some(Self { host, groups, machine, wall, nvml })
     }
 
@@ -106,15 +107,21 @@ impl Fixture {
     }
 
     fn monitor_with(&self, more: &str) -> Monitor {
+        self.monitor_in(more, Vec::new())
+    }
+
+    /// Starts a monitor with these variables.
+    fn monitor_in(&self, more: &str, also: Vec<(&'static str, PathBuf)>) -> Monitor {
         let config = format!("nvml = {:?}\n{more}", self.nvml);
         let wall = if self.wall == Wall::Misc { "misc" } else { "dmem" };
-        let variables = vec![
+        let own = [
             ("CGPU_SIM_STATE", self.root().join("gpus")),
             ("CGPU_SIM_GPUS", GPUS.into()),
             ("CGPU_SIM_WALL", wall.into()),
             // The first version with such limits.
             ("CGPU_SIM_DRIVER", "13040".into()),
         ];
+        let variables = own.into_iter().chain(also).collect();
         Monitor::start_in_environment(self.root(), &config, variables)
     }
 
@@ -188,8 +195,9 @@ fn wall(monitor: &Monitor, id: &str) -> WallStatus {
     container.gpus.into_iter().find_map(|share| share.wall).unwrap_or_default()
 }
 
-/// A process that follows commands: `join DIR` (as the shim does), `context`, `take MIB`, `free`
-/// (the last one).
+/// A process that follows commands: `join DIR` (as the shim does), `map DIR` (the region alone),
+/// `context`, `take MIB`, `free` (the last one), `keep MIB` (for a program without CUDA, in the
+/// group).
 struct Client {
     child: Child,
     to: ChildStdin,
@@ -246,7 +254,8 @@ fn client() {
     unsafe { libc::alarm(200) };
     let misc = std::env::var("CGPU_TEST_WALL").is_ok_and(|wall| wall == "Misc");
     let wall = if misc { Wall::Misc } else { Wall::Dmem };
-    let machine = Machine::open(&settings(Path::new(&state), wall, CONTEXT)).unwrap();
+    let machine = Machine::open(&settings(Path::new(&state), figures_of(wall))).unwrap();
+    let (mut regions, mut keepers) = (Vec::new(), Vec::new());
     let mut context = None;
     let mut process = None;
     let mut held = Vec::new();
@@ -263,6 +272,18 @@ fn client() {
                 machine.allocate(context.unwrap(), size).map(|address| held.push(address))
             }
             ["free"] => machine.free(held.pop().unwrap()),
+            ["map", dir] => {
+                regions.push(Region::open(Path::new(dir)).unwrap());
+                Ok(())
+            }
+            ["keep", size] => {
+                let size = Bytes(size.parse::<u64>().unwrap() * MIB);
+                let physical = machine.create_physical(PhysicalPlace::On(0.into()), size, true);
+                physical.and_then(|physical| machine.export_physical(physical)).map(|descriptor| {
+                    keepers
+                        .push(Command::new("sleep").arg("200").stdin(descriptor).spawn().unwrap());
+                })
+            }
             _ => panic!("{line}"),
         };
         match answer {
@@ -633,6 +654,12 @@ fn limit_is_removed_as_soon_as_the_first_process_has_ended() {
     // A busy machine may take longer in most.
     let removed = (0..ROUNDS).filter(|number| is_removed(*number)).count();
     assert!(removed > ROUNDS / 4, "{removed} of {ROUNDS}");
+    // No call can remove the others, since it names a group by its folder. They are counted.
+    let uses = fixture.machine.group_uses(0).unwrap();
+    let left = uses.iter().filter(|group| group.limit != GroupLimit::NONE).count() as u64;
+    eventually("all that are left", || {
+        fixture.recorded() == 0 && status(&monitor).gpus[0].walls_left == left
+    });
 }
 
 #[test]

@@ -58,6 +58,17 @@ impl Machine {
         self.core.with(|timeline, _| timeline.set_controller(&path, has_controller))
     }
 
+    /// Clears the driver's list of limits, as when it lets the GPUs go. With dmem they stay.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn clear_limits(&self) -> Result<(), Error> {
+        self.core.with(|timeline, _| {
+            timeline.clear_limits();
+            Ok(())
+        })
+    }
+
     /// Returns the control groups with limits or memory on a GPU.
     ///
     /// # Errors

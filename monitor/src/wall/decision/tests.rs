@@ -127,6 +127,40 @@ fn soft_limit_is_the_hard_one_under_mps() {
     assert_eq!(to, Some(Limits { soft: Bytes::ZERO, hard: Some(mib(1512)) }));
 }
 
+/// The driver, which keeps its own list, answers as without a limit.
+#[test]
+fn limit_that_the_driver_forgets_is_not_another_programs_change() {
+    for (is_listed, is_not_persistent, expected) in [
+        (true, true, Change::Forgotten),
+        (true, false, Change::Removed),
+        (false, true, Change::Removed),
+    ] {
+        let mut known = Known { set: Some(mib(1512).0), is_listed, ..Known::default() };
+        let wanted = Wanted { is_not_persistent, ..wanted(1000) };
+        let (to, change) = decide(&wanted, None, &mut known);
+        assert_eq!((to.and_then(|to| to.hard), change), (Some(mib(1512)), Some(expected)));
+        assert_eq!(known.changes().is_some(), expected == Change::Removed);
+    }
+}
+
+#[test]
+fn excess_is_unexplained_where_all_processes_have_the_shim() {
+    let (bound, loaded) = (Shim::Bound, Shim::Loaded);
+    for (excess, allowance, shims, expected) in [
+        (900, 512, &[bound, bound][..], true),
+        (900, 512, &[bound, loaded], false),
+        (900, 512, &[Shim::Unknown], false),
+        (900, 512, &[], false),
+        // Contexts and code that are not accounted yet.
+        (512, 512, &[bound], false),
+        (255, 0, &[bound], false),
+        (256, 0, &[bound], true),
+    ] {
+        let found = is_unexplained(mib(excess), mib(allowance), shims.iter().copied());
+        assert_eq!(found, expected, "{excess} {allowance} {shims:?}");
+    }
+}
+
 #[test]
 fn limit_that_the_driver_has_rounded_is_our_own() {
     let mut known = Known { setting: Some(mib(1512).0), ..Known::default() };

@@ -373,3 +373,19 @@ fn thousand_containers_leave_nothing() {
     assert_eq!((fixture.driver.limits.borrow().len(), fixture.recorded()), (0, 0));
     assert!(walls.known.is_empty() && walls.logged.is_empty());
 }
+
+/// The driver of `misc` keeps the limit of a group that is gone; with `dmem` only a soft one stays.
+#[test]
+fn limit_of_a_group_that_is_gone_is_counted() {
+    for (is_misc, has_mps, expected) in [(true, false, 1), (false, false, 0), (false, true, 1)] {
+        let fixture = Fixture::new(is_misc);
+        let mut walls = fixture.walls();
+        let mut order = fixture.order(1000);
+        order.devices[0].wanted.has_mps = has_mps;
+        fixture.apply(&mut walls, &order);
+        fs::remove_dir(fixture.folder()).unwrap();
+        walls.apply(&[], &fixture.driver);
+        let left = walls.left().get(&GPU).copied().unwrap_or_default();
+        assert_eq!((left, fixture.recorded()), (expected, 0), "{is_misc} {has_mps}");
+    }
+}

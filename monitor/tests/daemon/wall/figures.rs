@@ -7,9 +7,10 @@ use std::path::Path;
 use cgpu_shm::units::Bytes;
 use cgpu_shm::uuid::Uuid;
 use cgpu_sim::gpu::GpuSpec;
+use cgpu_sim::settings::Figures;
 use cgpu_sim::timeline::Wall;
 
-use super::{Fixture, GPUS, ID, MIB};
+use super::{Fixture, GPUS, ID, MIB, figures_of};
 use crate::fake_container::Process;
 use crate::metrics::scrape;
 use crate::monitor::eventually;
@@ -47,7 +48,9 @@ fn margin_is_that_of_the_largest_context() {
     const LIMIT: u64 = 2000;
     const CONTEXT: u64 = 700;
     for wall in [Wall::Dmem, Wall::Misc] {
-        let Some(fixture) = Fixture::with_context("contexts", wall, CONTEXT) else { return };
+        let context_memory = Bytes(CONTEXT * MIB);
+        let figures = Figures { context_memory, ..figures_of(wall) };
+        let Some(fixture) = Fixture::with("contexts", figures) else { return };
         let monitor = fixture.monitor_with("");
         let folder = fixture.folder(ID);
         let [first, mut second] = [fixture.client(&folder), fixture.client(&folder)];
