@@ -255,7 +255,7 @@ fn client() {
     let misc = std::env::var("CGPU_TEST_WALL").is_ok_and(|wall| wall == "Misc");
     let wall = if misc { Wall::Misc } else { Wall::Dmem };
     let machine = Machine::open(&settings(Path::new(&state), figures_of(wall))).unwrap();
-    let (mut regions, mut keepers) = (Vec::new(), Vec::new());
+    let (mut regions, mut holders) = (Vec::new(), Vec::new());
     let mut context = None;
     let mut process = None;
     let mut held = Vec::new();
@@ -280,7 +280,7 @@ fn client() {
                 let size = Bytes(size.parse::<u64>().unwrap() * MIB);
                 let physical = machine.create_physical(PhysicalPlace::On(0.into()), size, true);
                 physical.and_then(|physical| machine.export_physical(physical)).map(|descriptor| {
-                    keepers
+                    holders
                         .push(Command::new("sleep").arg("200").stdin(descriptor).spawn().unwrap());
                 })
             }
