@@ -33,7 +33,20 @@ impl Containerd {
         Self::start_with(test, fixture, false)
     }
 
-    /// Starts it so; with `nvidia` as its default runtime before it is configured for cgpu, which
+    /// Starts it with the image, if it has its plugin for Kubernetes; and the Python that calls
+    /// that.
+    fn for_pods(test: &str, fixture: &Fixture, nvidia: bool) -> Option<(Self, PathBuf)> {
+        let containerd = Self::start_with(test, fixture, nvidia)?;
+        if containerd.plugin().is_none_or(|state| state != "ok") {
+            skip(test, "containerd", "this containerd has no plugin for Kubernetes");
+            return None;
+        }
+        let python = python(test)?;
+        containerd.import();
+        Some((containerd, python))
+    }
+
+    /// Starts it; with `nvidia` as its default runtime before it is configured for cgpu, which
     /// then becomes the default.
     fn start_with(test: &str, fixture: &Fixture, nvidia: bool) -> Option<Self> {
         let has = |name: &str| {
@@ -223,12 +236,7 @@ fn configured_containerd_starts_containers_with_slices() {
 fn pods_of_the_runtime_class_have_slices_and_names() {
     let test = "containerd::pods_of_the_runtime_class_have_slices_and_names";
     let fixture = Fixture::new(T4);
-    let Some(containerd) = Containerd::start(test, &fixture) else { return };
-    if containerd.plugin().is_none_or(|state| state != "ok") {
-        return skip(test, "containerd", "this containerd has no plugin for Kubernetes");
-    }
-    let Some(python) = python(test) else { return };
-    containerd.import();
+    let Some((containerd, python)) = Containerd::for_pods(test, &fixture, false) else { return };
     let cri = |words: &[&str]| containerd.cri(&python, words);
     let printed = |outcome: Outcome| outcome.exits(0).stdout.trim().to_owned();
 
@@ -274,12 +282,7 @@ fn pods_of_the_runtime_class_have_slices_and_names() {
 fn default_runtime_of_nvidia_is_handed_over_to_and_restored() {
     let test = "containerd::default_runtime_of_nvidia_is_handed_over_to_and_restored";
     let fixture = Fixture::new(T4);
-    let Some(containerd) = Containerd::start_with(test, &fixture, true) else { return };
-    if containerd.plugin().is_none_or(|state| state != "ok") {
-        return skip(test, "containerd", "this containerd has no plugin for Kubernetes");
-    }
-    let Some(python) = python(test) else { return };
-    containerd.import();
+    let Some((containerd, python)) = Containerd::for_pods(test, &fixture, true) else { return };
     let cri = |words: &[&str]| containerd.cri(&python, words);
     let printed = |outcome: Outcome| outcome.exits(0).stdout.trim().to_owned();
     let log =
