@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use cgpu_kubernetes_tests::cluster::{Cluster, NodeSpec, until};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
 /// A T4's allocatable memory in MiB.
@@ -443,6 +443,35 @@ fn gpus_that_are_taken_out_get_no_pods(cluster: &Cluster, node: &str) {
     waits("beside", "Insufficient aliyun.com/gpu-mem", "other_owner");
     plugin("null");
     runs("beside");
+
+    let slice = slice_of_nvidias_driver(cluster, node);
+    cluster.apply_text(&slice);
+    println!("{}", cluster.reported(node, "the driver gpu.nvidia.com"));
+    waits("after", "Insufficient aliyun.com/gpu-mem", "other_owner");
+    cluster.delete_text(&slice);
+    runs("after");
+}
+
+/// Returns what NVIDIA's DRA driver publishes if it has all GPUs of a node, too.
+fn slice_of_nvidias_driver(cluster: &Cluster, node: &str) -> String {
+    let gpus = cluster.object("node", "", node).expect("the node");
+    let gpus = gpus["metadata"]["annotations"]["cgpu.dev/gpus"].as_str().expect("an inventory");
+    let gpus: Value = serde_json::from_str(gpus).expect("JSON");
+    let gpus = gpus["gpus"].as_array().expect("an array");
+    let device = |(index, gpu): (usize, &Value)| {
+        let attributes = json!({"uuid": {"string": gpu["uuid"]}});
+        json!({"name": format!("gpu-{index}"), "attributes": attributes})
+    };
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
+        "metadata": {"name": format!("{node}-gpu.nvidia.com")},
+        "spec": {
+            "driver": "gpu.nvidia.com", "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": gpus.iter().enumerate().map(device).collect::<Vec<_>>(),
+        },
+    })
+    .to_string()
 }
 
 /// Document 004 and other pods with HAMi's names. GPUs of one PCIe root are not next to each other.
