@@ -225,6 +225,15 @@ mod tests {
     }
 
     #[test]
+    fn monitor_that_does_not_answer_hangs() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config { root: folder.path().to_owned(), ..Config::default() };
+        assert_eq!(by_monitor(&config).unwrap_err(), NoInventory::Unusable, "there is none");
+        let _socket = std::os::unix::net::UnixListener::bind(paths::socket(&config.root)).unwrap();
+        assert_eq!(by_monitor(&config).unwrap_err(), NoInventory::Hangs);
+    }
+
+    #[test]
     fn listing_without_gpus_is_an_error() {
         let outcome = |script: &str| listed_by(Command::new("sh").args(["-c", script]));
         let refusal = |script: &str| format!("{:#}", outcome(script).unwrap_err());

@@ -70,12 +70,12 @@ fn flood(setup: &Setup, name: &str, target: &Target) -> Result<Writer> {
 }
 
 /// Starts what takes as much of the host as the flood, and nothing of the monitor: a loop. For
-/// programs and locks it is the same in a folder that the monitor does not know, because the
-/// kernel's work for them delays every thread that sleeps.
+/// programs, locks and control groups it is the same in a folder that the monitor does not know,
+/// because the kernel's work for them delays every thread that sleeps.
 fn beside(setup: &Setup, name: &str, unknown: &Target) -> Result<Writer> {
     match name {
         PROGRAMS => programs(setup, &[]),
-        floods::LOCKS => Ok(Writer::start(floods::named(name), unknown)),
+        floods::LOCKS | floods::CONTROL_GROUPS => Ok(Writer::start(floods::named(name), unknown)),
         _ => Ok(Writer::spin()),
     }
 }
@@ -99,8 +99,7 @@ pub(super) fn floods(bench: &mut Bench) -> Result<Figures> {
     let uuid: Uuid = uuid.map_err(|error| anyhow::anyhow!("{error:?}"))?;
     let mut tenants = [setup.join(&SATURATING.weighing(WEIGHT))?, setup.join(&SATURATING)?];
     let root = setup.fixture.root().to_owned();
-    let of_the_monitor = |name: &&str| *name != floods::CONTROL_GROUPS;
-    let names = FLOODS.iter().map(|flood| flood.name).filter(of_the_monitor).chain([PROGRAMS]);
+    let names = FLOODS.iter().map(|flood| flood.name).chain([PROGRAMS]);
     let counts: &[usize] = if bench.quick { &[2] } else { &[1, 2] };
     let seconds = if bench.quick { 1.0 } else { 3.0 };
     let (mut worst, mut slowest, mut done) = (f64::INFINITY, 0.0_f64, 0);
@@ -120,7 +119,7 @@ pub(super) fn floods(bench: &mut Bench) -> Result<Figures> {
         };
         // Containers of no monitor.
         let folders = (1..=2).map(|number| {
-            Container::make(&root.join("unknown").join(format!("flood-{place}-{number}")), uuid)
+            Container::make(&root.join("unknown").join(format!("idle-{place}-{number}")), uuid)
         });
         let folders = folders.collect::<Result<Vec<_>>>()?;
         let unknown =

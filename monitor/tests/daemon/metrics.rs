@@ -118,6 +118,7 @@ fn metrics_match_the_status() {
     counter(Reason::OverLimit).store(3, Relaxed);
     counter(Reason::OtherGpu).store(2, Relaxed);
     counter(Reason::PoolGrew).store(1, Relaxed);
+    counter(Reason::Tampered).store(1, Relaxed);
     let unknown = &process.region.shared().header.unknown_function;
     cgpu_shm::named_count::count(unknown, "cuMemAlloc_v3");
     let named = cgpu_client::message::Registration {
@@ -138,6 +139,10 @@ fn metrics_match_the_status() {
     check("cgpu_refusals_total{container=\"trainer\",reason=\"over_limit\"}", 3.0);
     check("cgpu_bypasses_total{container=\"trainer\",reason=\"other_gpu\"}", 2.0);
     check("cgpu_notices_total{container=\"trainer\",reason=\"pool_grew\"}", 1.0);
+    check("cgpu_notices_total{container=\"trainer\",reason=\"tampered\"}", 1.0);
+    check("cgpu_container_fault{container=\"trainer\",fault=\"tampered\"}", 1.0);
+    // This monitor has no NVML.
+    check("cgpu_gpu_limits_unverified{gpu=\"0\"}", 1.0);
     check(
         "cgpu_container_info{container=\"trainer\",name=\"a \\\"b\\\"\\\\ \",\
          image=\"local/cuda:1\"}",

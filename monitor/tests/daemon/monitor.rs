@@ -39,6 +39,14 @@ impl Monitor {
         Self::of(spawn(root, &config, &[], &[]), root, config)
     }
 
+    /// Starts a monitor that writes its log to a file.
+    pub(crate) fn start_with_log(root: &Path, log: &Path) -> Self {
+        let config = configure(root, "");
+        let log = std::fs::File::create(log).unwrap();
+        let child = command(root, &config).stderr(log).spawn().unwrap();
+        Self::of(child, root, config)
+    }
+
     /// Starts a monitor with these variables, as all that replace it have them.
     pub(crate) fn start_in_environment(
         root: &Path,

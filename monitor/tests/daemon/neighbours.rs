@@ -72,12 +72,14 @@ fn idle_connections_of_one_user_lock_out_no_other_user() {
 #[test]
 fn idle_connections_of_many_users_leave_room_for_root() {
     let Some(fixture) = readable_fixture() else { return };
-    let _monitor = Monitor::start(fixture.root());
+    let (monitor, metrics) = metrics::monitor(&fixture, "");
     let socket = paths::socket(fixture.root());
     let idle: Vec<UnixStream> =
         (1..=20).flat_map(|n| idle_connections(&socket, UNPRIVILEGED - n, 8)).collect();
     let version = version_for(&socket, 0);
     assert!(version.is_ok(), "{version:?}");
+    monitor.client().register(registration(&fixture.container("later"))).unwrap();
+    metrics::scrape(metrics);
     drop(idle);
 }
 
@@ -153,7 +155,8 @@ fn unread_replies_of_a_user_delay_no_upgrade() {
 #[test]
 fn monitor_without_descriptors_neither_spins_nor_floods_its_log() {
     let fixture = Fixture::new();
-    let monitor = Monitor::start(fixture.root());
+    let log = fixture.root().join("log");
+    let monitor = Monitor::start_with_log(fixture.root(), &log);
     let mut before = monitor.client();
     before.get("version").unwrap();
     let pid = monitor.pid();
@@ -178,6 +181,8 @@ fn monitor_without_descriptors_neither_spins_nor_floods_its_log() {
     eventually("an answer", || {
         Client::connect(&socket).is_ok_and(|mut client| client.get("version").is_ok())
     });
+    let log = fs::read_to_string(log).unwrap();
+    assert_eq!(log.matches("cannot accept clients on the control socket").count(), 1, "{log}");
 }
 
 /// Floods the monitor by one writer for a second. Another container's turns go on, requests are
