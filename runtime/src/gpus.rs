@@ -227,7 +227,8 @@ mod tests {
     #[test]
     fn monitor_that_does_not_answer_hangs() {
         let folder = tempfile::tempdir().unwrap();
-        let config = Config { root: folder.path().to_owned(), ..Config::default() };
+        let mut config = Config::default();
+        config.root = folder.path().to_owned();
         assert_eq!(by_monitor(&config).unwrap_err(), NoInventory::Unusable, "there is none");
         let _socket = std::os::unix::net::UnixListener::bind(paths::socket(&config.root)).unwrap();
         assert_eq!(by_monitor(&config).unwrap_err(), NoInventory::Hangs);
