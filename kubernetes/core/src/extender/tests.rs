@@ -44,7 +44,7 @@ fn calls_have_the_paths_of_gpushare() {
     ] {
         assert_eq!(Call::of(method, path), expected, "{method} {path}");
     }
-    assert_eq!(version(), "0.1.0");
+    assert_eq!(version(), env!("CARGO_PKG_VERSION"));
 }
 
 /// The bodies in `tests/golden` were written by hand in the format of kube-scheduler 1.36.

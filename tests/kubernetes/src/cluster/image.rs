@@ -16,7 +16,7 @@ const NAMES: [&str; 6] = [
     "registry.cn-shanghai.aliyuncs.com/tensorflow-samples/tensorflow-gpu-mem:10.0-runtime-centos7",
     "registry.cn-beijing.aliyuncs.com/ai-samples/gpushare-sample:tensorflow-1.5",
     "docker.io/4pdosc/ai-benchmark:2.4.1-gpu",
-    "docker.io/library/cgpu:0.1.0",
+    concat!("docker.io/library/cgpu:", env!("CARGO_PKG_VERSION")),
     "docker.io/library/cgpu-lab:1",
 ];
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

@@ -91,7 +91,7 @@ fn unknown_paths_are_not_found() {
     let extender = fixture.extender();
     let mut connection = extender.connection();
     for (method, path, status, text) in [
-        ("GET", "/version", 200, Some("0.1.0")),
+        ("GET", "/version", 200, Some(env!("CARGO_PKG_VERSION"))),
         ("GET", "/healthz", 200, Some("ok")),
         ("GET", "/readyz", 200, Some("ok")),
         ("GET", "/gpushare-scheduler/filter", 405, None),
