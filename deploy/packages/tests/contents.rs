@@ -13,6 +13,7 @@ use serde_json::Value;
 
 const MACHINE: &str = "x86_64";
 const TIME: u64 = 1_700_000_000;
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -282,6 +283,35 @@ fn tarball_has_the_files_for_clusters_that_its_pages_name() {
     }
 }
 
+/// Pages name the files of this version, or of `VERSION`. The commands of releasing.md have it in a
+/// variable.
+#[test]
+fn pages_name_files_of_the_release() {
+    let fixture = Fixture::new();
+    for (page, expected) in [
+        ("README.md", 2),
+        ("docs/docker.md", 2),
+        ("docs/operation.md", 2),
+        ("docs/kubernetes.md", 3),
+        ("kubernetes/image/Dockerfile", 1),
+        ("docs/internals/releasing.md", 6),
+    ] {
+        let text = fs::read_to_string(sources().join(page)).expect(page);
+        let text = text.replace("$new", VERSION).replace("VERSION", VERSION);
+        let is_part = |it: char| it.is_ascii_alphanumeric() || "-_.".contains(it);
+        let is_packed = |name: &&str| {
+            [".deb", ".rpm", ".tar.gz", ".tgz", ".tar"].iter().any(|end| name.ends_with(end))
+        };
+        let words = text.split(|it| !is_part(it)).map(|word| word.trim_end_matches('.'));
+        let named: BTreeSet<&str> =
+            words.filter(|word| word.starts_with("cgpu")).filter(is_packed).collect();
+        for name in &named {
+            assert!(fixture.files.contains_key(*name), "{page} names {name}");
+        }
+        assert_eq!(named.len(), expected, "{page}: {named:?}");
+    }
+}
+
 /// Returns the blob of a descriptor, after a check of size and sum.
 fn blob<'a>(layout: &'a BTreeMap<String, Packed>, descriptor: &Value) -> &'a [u8] {
     let digest = descriptor["digest"].as_str().expect("a digest");
@@ -320,7 +350,7 @@ fn layout(bytes: &[u8]) -> (BTreeMap<String, Packed>, Value) {
 #[test]
 fn image_has_static_programs_alone_for_each_machine() {
     let fixture = Fixture::new();
-    let (layout, top) = layout(fixture.file("-controllers-0.1.0.oci.tar").1);
+    let (layout, top) = layout(fixture.file(&format!("-controllers-{VERSION}.oci.tar")).1);
     let index = json(blob(&layout, &top));
     let mut machines = BTreeSet::new();
     for descriptor in index["manifests"].as_array().expect("manifests") {
@@ -358,8 +388,8 @@ fn image_has_static_programs_alone_for_each_machine() {
 #[test]
 fn chart_is_an_artifact_that_helm_renders() {
     let fixture = Fixture::new();
-    let (path, chart) = fixture.file("/cgpu-0.1.0.tgz".trim_start_matches('/'));
-    let (layout, top) = layout(fixture.file("cgpu-chart-0.1.0.oci.tar").1);
+    let (path, chart) = fixture.file(&format!("cgpu-{VERSION}.tgz"));
+    let (layout, top) = layout(fixture.file(&format!("cgpu-chart-{VERSION}.oci.tar")).1);
     let manifest = json(blob(&layout, &top));
     assert_eq!(manifest["config"]["mediaType"], "application/vnd.cncf.helm.config.v1+json");
     assert_eq!(json(blob(&layout, &manifest["config"]))["name"], "cgpu");
@@ -377,8 +407,14 @@ fn chart_is_an_artifact_that_helm_renders() {
     helm.args(["template", "cgpu", "--namespace", "kube-system"]).arg(path);
     helm.args(["--set", "controllersImage=R/c:1"]);
     let rendered = Child::start(helm).finish().exits(0).stdout;
-    assert!(rendered.contains("app.kubernetes.io/version: \"0.1.0\""), "{rendered}");
-    assert!(rendered.contains("image: R/c:1\n") && rendered.contains("image: cgpu:0.1.0\n"));
+    let named = [
+        format!("app.kubernetes.io/version: \"{VERSION}\""),
+        "image: R/c:1\n".to_owned(),
+        format!("image: cgpu:{VERSION}\n"),
+    ];
+    for line in named {
+        assert!(rendered.contains(&line), "{line} is not in {rendered}");
+    }
 }
 
 #[test]

@@ -197,7 +197,9 @@ impl Docker {
         Client { folder: self.folder.path().to_owned() }
     }
 
-    fn host(&self) -> String {
+    /// Returns the daemon's address, for DOCKER_HOST.
+    #[must_use]
+    pub fn host(&self) -> String {
         self.client().host()
     }
 

@@ -17,18 +17,19 @@ pub(crate) fn sizes_in(docker: &Docker, name: &str) -> Vec<u64> {
     outcome.stdout.lines().map(|line| total(line) / MIB).collect()
 }
 
-/// As the first commands of `docs/docker.md`: other containers start as before.
+/// The command of README.md; other containers start as before.
 #[test]
 fn runtime_that_is_not_the_default_limits_the_containers_that_name_it() {
     let fixture = Fixture::new(T4);
     let test = "docker::runtime_that_is_not_the_default_limits_the_containers_that_name_it";
     let Some(docker) = Docker::start_opt_in(test, &fixture, T4) else { return };
-    let slice = "-e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15 IMAGE";
-    docker
-        .line(&format!("docker run -d -t --runtime=cgpu --gpus all --name first {slice}"))
-        .exits(0);
+    let commands = readme_commands("docker run");
+    let line = commands.last().expect("the command that starts a container");
+    docker.line(&line.replace("docker run", "docker run --name first")).exits(0);
     assert_eq!(sizes_in(&docker, "first"), [6043]);
-    docker.line(&format!("docker run -d -t --name second {slice}")).exits(0);
+    let plain = line.replace("--runtime=cgpu --gpus all", "--name second");
+    assert!(plain.starts_with("docker run -d -t --name second -e ALIYUN_COM_GPU_MEM_"), "{plain}");
+    docker.line(&plain).exits(0);
     let maps = docker.run(&["exec", "second", "cat", "/proc/self/maps"]).exits(0).stdout;
     assert!(!maps.contains("cgpu"), "{maps}");
 }

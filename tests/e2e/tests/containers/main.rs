@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use cgpu_e2e::{
     Child, Docker, Fixture, MIB, Monitor, OciContainer, OciHost, Outcome, Podman, Runtime,
+    readme_commands,
 };
 use serde_json::{Value, json};
 

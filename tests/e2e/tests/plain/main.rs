@@ -32,6 +32,7 @@ mod page;
 mod physical;
 mod pools;
 mod race;
+mod readme;
 mod recorded;
 mod region;
 mod run;
