@@ -1,5 +1,5 @@
 //! Packages in clean root file systems: installed, upgraded while a container runs, refused,
-//! removed and purged.
+//! removed and purged. The tarball: installed and removed there, and the nodes' image of it.
 //!
 //! `cargo xtask test --full --only packages` makes the root file systems, and names them in
 //! CGPU_SYSTEM_ROOTS (separated by colons). No systemd runs in them; `service` of the end-to-end
@@ -10,11 +10,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use cgpu_e2e::{Child, Dist, Elf, boot, mounted, skip, systemd_obstacle};
+use cgpu_e2e::{
+    Child, Dist, Docker, Elf, Fixture, boot, mounted, readme_commands, skip, systemd_obstacle,
+};
 use cgpu_packages::files::Sources;
 use cgpu_packages::scripts::LAYOUT;
 use cgpu_packages::{Made, Release};
 
+/// The version of the built programs, and versions of other packages, which have the same programs.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+const FORMER: &str = "0.0.9";
+const LATER: &str = "999.0.0";
 const ADMINISTRATOR: &str = include_str!("administrator.sh");
 /// Programs that run in the systems. The others are texts, which are packed faster.
 const RUN: [&str; 6] = [
@@ -85,16 +91,19 @@ fn roots(test: &str, program: &str) -> Vec<PathBuf> {
     roots
 }
 
-/// Makes the packages of a former release, this one, and one with another layout.
-fn packages(folder: &Path, manager: &Manager) {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Makes a folder of built files, some of which are programs.
+fn built(folder: &Path) -> PathBuf {
     let (dist, built) = (Dist::find(), folder.join("built"));
     let put = |name: &str, bytes: &[u8]| {
         let path = built.join(name);
         fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
         fs::write(path, bytes).expect("a file");
     };
-    let table = Sources(&sources).table().expect("a table");
+    let table = Sources(&sources()).table().expect("a table");
     let names = table.iter().map(|line| line.from.as_str());
     for name in names.chain(["cgpu-dra-controller", "cgpu-dra-driver"]) {
         if RUN.contains(&name) {
@@ -107,12 +116,16 @@ fn packages(folder: &Path, manager: &Manager) {
             put(name, name.as_bytes());
         }
     }
+    built
+}
+
+/// Makes the packages of a former release, this one, and one with another layout.
+fn packages(folder: &Path, manager: &Manager) {
+    let (sources, built) = (sources(), built(folder));
     fs::create_dir(folder.join("packages")).expect("a folder");
-    for (name, version, layout) in [
-        ("former", "0.0.9", LAYOUT),
-        ("new", "0.1.0", LAYOUT),
-        ("other-layout", "0.2.0", LAYOUT + 1),
-    ] {
+    for (name, version, layout) in
+        [("former", FORMER, LAYOUT), ("new", VERSION, LAYOUT), ("other-layout", LATER, LAYOUT + 1)]
+    {
         let release = Release::at(&sources, 1_700_000_000).expect("a release");
         let release = release.renamed(version, layout);
         let made = (manager.make)(&release, &sources, std::env::consts::ARCH, &built);
@@ -121,14 +134,21 @@ fn packages(folder: &Path, manager: &Manager) {
     }
 }
 
-/// Lets the administrator work in an overlay of a root file system; returns the lines.
-fn work(root: &Path, manager: &Manager) -> (Vec<String>, String) {
+/// Makes all files of this release.
+fn release(folder: &Path) {
+    let machine = (std::env::consts::ARCH.to_owned(), built(folder));
+    let release = Release::at(&sources(), 1_700_000_000).expect("a release");
+    release.make(&sources(), &[machine], &folder.join("packages")).expect("the files of a release");
+}
+
+/// Runs a script in an overlay of a root file system, with the folder `packages` that `make` puts
+/// into a folder; returns what it tells.
+fn work(root: &Path, script: &str, make: impl FnOnce(&Path)) -> (Vec<String>, String) {
     let folder = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
-    packages(folder.path(), manager);
+    make(folder.path());
     for name in ["upper", "work", "root", "said"] {
         fs::create_dir(folder.path().join(name)).expect("a folder");
     }
-    let script = format!("set -e\n{}\n{ADMINISTRATOR}", manager.functions);
     fs::write(folder.path().join("said/administrator"), script).expect("a script");
     let (lower, here) = (root.display(), folder.path().display());
     let programs = Dist::find().folder().join("programs");
@@ -154,27 +174,27 @@ fn work(root: &Path, manager: &Manager) -> (Vec<String>, String) {
 
 fn is_managed(test: &str, manager: &Manager) {
     for root in roots(test, manager.program) {
-        let (lines, errors) = work(&root, manager);
-        let version = env!("CARGO_PKG_VERSION");
+        let script = format!("set -e\n{}\n{ADMINISTRATOR}", manager.functions);
+        let (lines, errors) = work(&root, &script, |folder| packages(folder, manager));
         let state = manager.installed;
         let mut expected = vec![
-            format!("installed: 0.0.9{state}, cgpu {version}, cgpu-monitor {version}"),
+            format!("installed: {FORMER}{state}, cgpu {VERSION}, cgpu-monitor {VERSION}"),
             "page: cgpu".to_owned(),
-            format!("upgraded: 0.1.0{state}, the container runs on"),
+            format!("upgraded: {VERSION}{state}, the container runs on"),
             "configuration: # changed".to_owned(),
             format!(
                 "another layout: container a has files of layout {LAYOUT}, this release uses {}: \
                  end it first",
                 LAYOUT + 1
             ),
-            format!("still: 0.1.0{state}"),
+            format!("still: {VERSION}{state}"),
             "a container of the runtime: stop them, or use the variable CGPU_FORCE=yes: a script \
              then runs the next runtime for them"
                 .to_owned(),
-            format!("still: 0.1.0{state}"),
+            format!("still: {VERSION}{state}"),
             "forced: runc --root /r kill c1, left: /usr/bin/cgpu-runtime /etc/cgpu /var/lib/cgpu"
                 .to_owned(),
-            format!("installed again: 0.1.0{state}"),
+            format!("installed again: {VERSION}{state}"),
         ];
         expected.extend(manager.after_removal.iter().map(|&line| line.to_owned()));
         expected.push(
@@ -212,6 +232,90 @@ fn debian_package_is_installed_upgraded_and_removed() {
 #[test]
 fn rpm_package_is_installed_upgraded_and_removed() {
     is_managed("systems::rpm_package_is_installed_upgraded_and_removed", &RPM);
+}
+
+/// What an administrator does with a tarball, from the sums to the removal.
+const WITH_TARBALL: &str = r#"set -e
+exec 3>&1 >/said/log 2>&1
+tell() { echo "$*" >&3; }
+everything() { find / -xdev -path /said -prune -o -path /tmp -prune -o -print | sort; }
+cd /packages
+sha256sum --check SHA256SUMS
+tell "sums: $(wc -l <SHA256SUMS)"
+cd /tmp
+tar -xzf /packages/cgpu-*.tar.gz
+everything >/said/before
+cgpu-*/deploy/install.sh
+tell "installed: $(cgpu --version), $(cgpu-monitor --version), $(ls /usr/share/man/man1/cgpu.1)"
+/usr/lib/cgpu/uninstall.sh --purge
+everything >/said/after
+tell "left: $(diff /said/before /said/after | grep '^[<>]' | tr '\n' ' ')"
+"#;
+
+#[test]
+fn tarball_is_installed_and_removed() {
+    for root in roots("systems::tarball_is_installed_and_removed", "usr/bin/env") {
+        let (lines, errors) = work(&root, WITH_TARBALL, release);
+        let expected = [
+            "sums: 7".to_owned(),
+            format!(
+                "installed: cgpu {VERSION}, cgpu-monitor {VERSION}, /usr/share/man/man1/cgpu.1"
+            ),
+            "left: ".to_owned(),
+        ];
+        assert_eq!(lines, expected, "{}: {errors}", root.display());
+    }
+}
+
+/// In the nodes' image: its own programs, those of Debian that `node.sh` calls, and that script.
+/// `cgpu-runtime` answers by the next runtime, which the image does not have.
+const IN_THE_IMAGE: &str = "\
+for program in cgpu cgpu-monitor; do /opt/cgpu/$program --version || exit 1; done
+nsenter --version && curl --version && test -x /opt/cgpu/deploy/node.sh && echo all";
+
+/// By the commands of README.md. Debian 12 stands for its image of the registry, which has the same
+/// packages.
+#[test]
+fn image_of_the_nodes_is_built_and_its_programs_start() {
+    let test = "systems::image_of_the_nodes_is_built_and_its_programs_start";
+    let roots = roots(test, "usr/bin/apt-get");
+    let is_bookworm = |root: &&PathBuf| {
+        let about = fs::read_to_string(root.join("etc/os-release")).unwrap_or_default();
+        about.lines().any(|line| line == "VERSION_CODENAME=bookworm")
+    };
+    let Some(root) = roots.iter().find(is_bookworm) else {
+        return skip(test, "systems", "CGPU_SYSTEM_ROOTS names no root file system of Debian 12");
+    };
+    let gpus = "T4:15109";
+    let Some(docker) = Docker::start_opt_in(test, &Fixture::new(gpus), gpus) else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    release(folder.path());
+    let shell = |script: &str| {
+        let mut shell = Command::new("sh");
+        shell.args(["-ec", script, "sh"]).arg(root).current_dir(folder.path().join("packages"));
+        // The builder of BuildKit is a program of its own.
+        shell.env("DOCKER_HOST", docker.host()).env("DOCKER_BUILDKIT", "0");
+        Child::start_for(shell, Duration::from_secs(280)).finish()
+    };
+    shell("tar -C \"$1\" -c . | docker import - debian:12-slim").exits(0);
+    let commands = readme_commands("docker build");
+    let [unpack, enter, build, ..] = &commands[..] else { panic!("{commands:?}") };
+    assert!(build.starts_with("docker build -t REGISTRY/cgpu:"), "{build}");
+    // The daemon has no network of its own.
+    let build =
+        build.replace("docker build", "docker build --network=host").replace("REGISTRY", "local");
+    let outcome = shell(&format!("{unpack}\n{enter}\n{build}"));
+    let printed = format!("{}{}", outcome.stdout, outcome.stderr);
+    if outcome.code() != Some(0) && printed.contains("Temporary failure resolving") {
+        return skip(test, "network", "the build of an image reaches no mirror of Debian");
+    }
+    outcome.exits(0);
+    let image = format!("local/cgpu:{VERSION}");
+    let run = ["run", "--rm", "--network=none", &image, "sh", "-c", IN_THE_IMAGE];
+    let printed = docker.run(&run).exits(0).stdout;
+    let [cgpu, monitor, ..] = printed.lines().collect::<Vec<_>>()[..] else { panic!("{printed}") };
+    assert_eq!([cgpu, monitor], [format!("cgpu {VERSION}"), format!("cgpu-monitor {VERSION}")]);
+    assert!(printed.ends_with("all\n"), "{printed}");
 }
 
 /// The same under systemd, which is the host's own.
