@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use crate::tenant::{Memory, PLANS, Tenant};
 
 /// Maximum relative error of a share, in percent. An unoptimized build gets 0.0 to 1.4 on two quiet
-/// cores and 2.6 beside compilers; token buckets that overlap get 28 (`bucket_share_error_pct_75_25`
-/// of the benchmark).
+/// cores and 2.6 beside compilers; token buckets that overlap get 28 (the benchmark's
+/// `bucket_share_error_pct_75_25`).
 const SHARE_ERROR_PCT: f64 = if cfg!(debug_assertions) { 5.0 } else { 2.0 };
 /// Minimum work of both in percent of that of one process alone. In an unoptimized build launches,
 /// changes of the turn and the simulated GPU take longer: it gets 88 to 92 on two quiet cores and
