@@ -487,7 +487,6 @@ fn metrics_are_collected_from_what_the_chart_installs() {
     assert_eq!(read(text), read(&kept("grafana-dashboard.json")));
 }
 
-/// The secrets that the scheduler and the extender mount, as rendered with these settings.
 /// The scheduler's own plugin prefers full or empty nodes as the extender does.
 #[test]
 fn scheduler_scores_nodes_as_the_extender_does() {
@@ -514,6 +513,7 @@ fn scheduler_scores_nodes_as_the_extender_does() {
     }
 }
 
+/// Returns the secrets that the scheduler and the extender mount.
 fn tls_secrets(objects: &[Value]) -> [Option<String>; 2] {
     ["cgpu-scheduler", "cgpu-scheduler-extender"].map(|name| {
         let pod = &find(objects, "Deployment", name)["spec"]["template"]["spec"];
@@ -577,16 +577,20 @@ fn scheduler_shows_a_certificate_by_default() {
         let made = objects.iter().filter(|it| it["kind"] == "Secret").count();
         assert_eq!(made, if secrets == generated.map(Some) { 2 } else { 0 }, "{settings:?}");
     }
-    // Every client of a node reaches a NodePort.
-    for settings in [
-        &["extender.service.type=NodePort", FOR_ALL[0]][..],
-        &["extender.service.type=NodePort", server],
-        &[client],
+    // Without a network policy, only certificates keep other clients out.
+    let [node_port, own] = ["extender.service.type=NodePort", "scheduler.enabled=false"];
+    let port = "every client of a node reaches a NodePort";
+    let policy = "no network policy without scheduler.enabled";
+    for (settings, words) in [
+        (&[node_port, FOR_ALL[0]][..], port),
+        (&[node_port, server], port),
+        (&[node_port, own, FOR_ALL[0]], port),
+        (&[own, FOR_ALL[0]], policy),
+        (&[own, server], policy),
     ] {
-        let mut command = Command::new(&helm);
-        command.args(["template", "cgpu"]).arg(folder().join("chart"));
-        command.args(settings.iter().flat_map(|setting| ["--set", setting]));
-        assert_ne!(Child::start(command).finish().code(), Some(0), "{settings:?}");
+        let refusal = refusal_of(&helm, settings);
+        assert!(refusal.contains(words), "{settings:?}: {refusal}");
+        assert!(refusal.contains("extender.tls needs client certificates"), "{refusal}");
     }
 }
 
