@@ -20,6 +20,7 @@ struct Cluster {
     nodes: Vec<Value>,
     pods: Vec<Value>,
     classes: Option<Vec<Value>>,
+    dialects: Dialects,
 }
 
 fn node(name: &str) -> Value {
@@ -91,6 +92,7 @@ impl Cluster {
             nodes: vec![node("one")],
             pods: vec![plugin(), running("runs", 2)],
             classes: Some(vec![class, other]),
+            dialects: Dialects::default(),
         }
     }
 
@@ -113,7 +115,7 @@ impl Cluster {
         let classes: Option<Vec<ObservedClass>> = self.classes.map(|all| {
             all.into_iter().map(|value| serde_json::from_value(value).unwrap()).collect()
         });
-        Facts::new(Dialects::default(), nodes, read(self.pods), classes, claims)
+        Facts::new(self.dialects, nodes, read(self.pods), classes, claims)
     }
 
     fn findings(self, scope: Scope<'_>) -> Findings {
@@ -190,6 +192,37 @@ fn pending_pods_have_a_cause() {
     cluster.nodes.clear();
     cluster.pods = vec![pod("p", 1)];
     assert_eq!(cluster.names(), ["no_nodes"]);
+}
+
+/// The cause says what the extender's Event says.
+#[test]
+fn pod_with_a_bad_request_has_the_refusal_as_its_cause() {
+    let with = |limits: Value| {
+        let mut pod = pod("p", 2);
+        pod["spec"]["containers"][0]["resources"]["limits"] = limits;
+        pod
+    };
+    let units = |amount: &str| with(json!({"aliyun.com/gpu-mem": amount}));
+    let mut heavy = pod("p", 2);
+    heavy["spec"]["containers"][0]["env"] =
+        json!([{"name": "ALIYUN_COM_GPU_SCHD_WEIGHT", "value": "26"}]);
+    let both = with(json!({"aliyun.com/gpu-mem": "2", "nvidia.com/gpu": "1"}));
+    let [plain, hami] = [false, true].map(|hami| Dialects { hami });
+    for (pod, dialects, words) in [
+        (units("-2"), plain, "is `-2`, which is negative"),
+        (units("1.5"), plain, "is `1.5`, which is not a whole number"),
+        (units("2GB"), plain, "is `2GB`, which is not a quantity"),
+        (heavy, plain, "is `26`, expected a whole number from 1 to 25"),
+        (both.clone(), hami, "requests both aliyun.com/gpu-mem and nvidia.com/gpu"),
+    ] {
+        let mut cluster = Cluster::healthy().with(pod);
+        cluster.dialects = dialects;
+        let findings = cluster.findings(Scope::default());
+        assert_eq!(findings.names(), ["not_understood"], "{words}");
+        assert!(findings.text().contains(words), "{words}: {}", findings.text());
+    }
+    // Without HAMi's names the second resource is another plugin's.
+    assert_eq!(Cluster::healthy().with(both).names(), ["unseen"]);
 }
 
 #[test]

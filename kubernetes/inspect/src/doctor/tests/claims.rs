@@ -1,5 +1,6 @@
 //! Causes of claims, planted in objects of `resource.k8s.io/v1`.
 
+use cgpu_kubernetes_core::names::Dialects;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -121,7 +122,12 @@ impl Cluster {
         running["metadata"] = json!({"name": "runs", "namespace": "test", "uid": "uid-runs"});
         running["status"]["phase"] = json!("Running");
         Self {
-            units: Units { nodes: vec![node()], pods: vec![driver(), running], classes: None },
+            units: Units {
+                nodes: vec![node()],
+                pods: vec![driver(), running],
+                classes: None,
+                dialects: Dialects::default(),
+            },
             slices: vec![slice("two", &[device("gpu-0"), device("gpu-1")])],
             classes: vec![
                 class("cgpu", "type == \"gpu\""),
