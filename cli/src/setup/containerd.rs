@@ -274,10 +274,43 @@ mod tests {
         )
     }
 
+    /// Returns a configuration as a node of kind has it (`kindest/node`), in this version. In
+    /// version 3, what is about images has a plugin of its own.
+    fn of_kind(version: u32) -> String {
+        let images = "discard_unpacked_layers = true\n  snapshotter = \"overlayfs\"\n";
+        let (plugin, first, within) = match version {
+            2 => ("io.containerd.grpc.v1.cri", String::new(), images),
+            _ => (
+                "io.containerd.cri.v1.runtime",
+                format!("[plugins.\"io.containerd.cri.v1.images\"]\n  {images}"),
+                "",
+            ),
+        };
+        let within = within.replace("discard", "  discard");
+        format!(
+            "# the node's own\nversion = {version}\n\n\
+             [proxy_plugins]\n[proxy_plugins.\"fuse-overlayfs\"]\n  type = \"snapshot\"\n  \
+             address = \"/run/containerd-fuse-overlayfs.sock\"\n\n{first}\
+             [plugins.\"{plugin}\".containerd]\n{within}  # set below\n  \
+             default_runtime_name = \"runc\"\n\
+             [plugins.\"{plugin}\".containerd.runtimes.runc]\n  \
+             runtime_type = \"io.containerd.runc.v2\"\n  \
+             base_runtime_spec = \"/etc/containerd/cri-base.json\"\n  \
+             [plugins.\"{plugin}\".containerd.runtimes.runc.options]\n    \
+             SystemdCgroup = true\n\n\
+             [plugins.\"{plugin}\".containerd.runtimes.test-handler]\n  \
+             runtime_type = \"io.containerd.runc.v2\"\n\n\
+             [plugins.\"{plugin}\"]\n  tolerate_missing_hugetlb_controller = true\n"
+        )
+    }
+
     #[test]
     fn default_is_set_and_restored() {
-        let old = "io.containerd.grpc.v1.cri";
+        let [old, new] = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"];
+        let [kind, older_kind] = [3, 2].map(of_kind);
         for (before, plugin) in [
+            (kind.as_str(), new),
+            (&older_kind, old),
             ("version = 2\n", old),
             (
                 "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter = \"x\"\n  default_runtime_name = \"runc\" # mine\n[grpc]\n",
@@ -286,11 +319,15 @@ mod tests {
             ("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]", old),
             (
                 "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd]\n  default_runtime_name = 'runc'\n\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n  runtime_type = 'io.containerd.runc.v2'\n",
-                "io.containerd.cri.v1.runtime",
+                new,
             ),
         ] {
             let after = set(before, "/c", true).unwrap();
             assert_eq!(default_of(&after, plugin).as_deref(), Some("cgpu"), "{after}");
+            let read: toml::Table = after.parse().unwrap();
+            let options = &read["plugins"][plugin]["containerd"]["runtimes"]["cgpu"]["options"];
+            let is_systemd = options.get("SystemdCgroup").and_then(toml::Value::as_bool);
+            assert_eq!(is_systemd.is_some(), before.contains("SystemdCgroup = true"), "{after}");
             assert_eq!(set(&after, "/c", true).unwrap(), after);
             assert_eq!(unset(&after).unwrap().unwrap().trim_end(), before.trim_end());
             // The runtime is kept without being the default.
