@@ -1,7 +1,9 @@
 //! What clients may make the extender hold.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 
 use cgpu_kubernetes_tests::extender::Extender;
 use cgpu_kubernetes_tests::http::connect;
@@ -14,8 +16,20 @@ use crate::Fixture;
 /// Largest body of a request, in bytes.
 const MAX_BODY_BYTES: usize = 4 << 20;
 
-/// Memory limit of the chart, in bytes.
-const LIMIT: u64 = 512 << 20;
+/// Returns the memory limit of the extender's container as installed, in bytes.
+fn limit() -> u64 {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kubernetes/manifests/cgpu.yaml");
+    let text = fs::read_to_string(file).expect("the manifests");
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&text).expect("YAML");
+    let is_extender = |it: &&Value| {
+        it["kind"] == "Deployment" && it["metadata"]["name"] == "cgpu-scheduler-extender"
+    };
+    let extender = objects.iter().find(is_extender).expect("the extender");
+    let container = &extender["spec"]["template"]["spec"]["containers"][0];
+    let limit = container["resources"]["limits"]["memory"].as_str().expect("a limit");
+    let mib: u64 = limit.strip_suffix("Mi").expect("MiB").parse().expect("a number");
+    mib << 20
+}
 
 const FILTER: &str = "/gpushare-scheduler/filter";
 
@@ -67,7 +81,8 @@ fn clients_that_hold_large_bodies_stay_within_the_limit_of_the_chart() {
         holding >> 20,
         most >> 20
     );
-    assert!(most < LIMIT, "{most} bytes");
+    let limit = limit();
+    assert!(most < limit, "{most} of {limit} bytes");
     let body = padded(json!({"Pod": pending, "NodeNames": ["n1"]}).to_string());
     let mut connection = extender.connection();
     let reply = connection.request("POST", FILTER, &body);

@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 use crate::{Fixture, key, running};
 
-fn with_priority(mut pod: Value, priority: i32) -> Value {
+pub(crate) fn with_priority(mut pod: Value, priority: i32) -> Value {
     pod["spec"]["priority"] = json!(priority);
     pod
 }
 
 /// A node of two GPUs that are full.
-fn crowded() -> Fixture {
+pub(crate) fn crowded() -> Fixture {
     let fixture = Fixture::with(&[node("n1", &[15109, 15109])]);
     for (name, gpu, priority) in [("a", 0, 1), ("b", 0, 2), ("c", 1, 1), ("d", 1, 3)] {
         fixture.pod(with_priority(running(pod("test", name, 7), "n1", gpu, 7), priority));
@@ -22,7 +22,7 @@ fn crowded() -> Fixture {
     fixture
 }
 
-fn preempt(extender: &Extender, pod: &Value, victims: &[&Value]) -> Reply {
+pub(crate) fn preempt(extender: &Extender, pod: &Value, victims: &[&Value]) -> Reply {
     let pods: Vec<Value> =
         victims.iter().map(|victim| json!({"UID": victim["metadata"]["uid"]})).collect();
     let body = json!({
@@ -33,7 +33,7 @@ fn preempt(extender: &Extender, pod: &Value, victims: &[&Value]) -> Reply {
 }
 
 /// The names of the victims on the node in a reply.
-fn victims(fixture: &Fixture, reply: &Reply) -> Vec<String> {
+pub(crate) fn victims(fixture: &Fixture, reply: &Reply) -> Vec<String> {
     assert_eq!(reply.status, 200, "{reply:?}");
     let answer = reply.json();
     let pods = fixture.server.objects("pods");

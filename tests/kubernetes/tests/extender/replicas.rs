@@ -10,6 +10,7 @@ use cgpu_kubernetes_tests::objects::{node, pod};
 use cgpu_kubernetes_tests::wait::{until, until_holds};
 use serde_json::{Value, json};
 
+use crate::preemption::{crowded, preempt, victims, with_priority};
 use crate::{Fixture, key, running};
 
 const STOP: i32 = 19;
@@ -179,14 +180,35 @@ fn follower_passes_requests_on_to_the_leader() {
     assert_eq!(count(&leader, "cgpu_extender_passed_on_total"), 0);
 }
 
+#[test]
+fn follower_passes_preemption_on_to_the_leader() {
+    let fixture = crowded();
+    let _leader = replica(&fixture, "leader", &["--lease-duration", "3600"]);
+    let follower = replica(&fixture, "follower", &["--call-timeout", "60"]);
+    let high = fixture.pod(with_priority(pod("test", "high", 14), 9));
+    let [a, c] = ["a", "c"].map(|name| fixture.now(&pod("test", name, 7)));
+    assert_eq!(victims(&fixture, &preempt(&follower, &high, &[&a, &c])), ["b", "a"]);
+    assert_eq!(count(&follower, "cgpu_extender_passed_on_total"), 1);
+    // An error of the leader is passed back as it is.
+    let refuse = FaultAction::Refuse(403, "Forbidden");
+    fixture.server.fault(Fault::next("GET", "/poddisruptionbudgets", refuse));
+    assert_eq!(preempt(&follower, &high, &[&a, &c]).status, 503);
+    assert_eq!(count(&follower, "cgpu_extender_passed_on_total"), 2);
+}
+
 /// Asserts that requests get an error, and that their connections are closed.
 fn refuses(follower: &Extender, pending: &Value, reason: &str) {
     let body = json!({"Pod": pending, "Nodes": null, "NodeNames": ["n1"]}).to_string();
-    for (verb, status) in [("filter", 200), ("prioritize", 503), ("bind", 500)] {
+    let victims = json!({
+        "Pod": pending, "NodeNameToVictims": null,
+        "NodeNameToMetaVictims": {"n1": {"Pods": [], "NumPDBViolations": 0}},
+    });
+    for (verb, status) in [("filter", 200), ("prioritize", 503), ("preempt", 503), ("bind", 500)] {
         let mut connection = follower.connection();
         let path = format!("/gpushare-scheduler/{verb}");
         let reply = match verb {
             "bind" => bind(&mut connection, pending, "n1"),
+            "preempt" => connection.request("POST", &path, &victims.to_string()),
             _ => connection.request("POST", &path, &body),
         };
         assert_eq!(reply.status, status, "{verb}: {reply:?}");
