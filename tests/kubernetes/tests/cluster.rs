@@ -89,6 +89,7 @@ fn deployments_of_document_001_survive_restarts() {
     let mut amounts: Vec<u64> = held.values().copied().collect();
     amounts.sort_unstable();
     assert_eq!(amounts, [12, 13], "{held:?}");
+    plugins_write_their_own_node_only(&cluster);
     let full = held.iter().find(|(_, units)| **units == 13).expect("the fuller one").0.clone();
 
     cluster.apply_text(&pod("late", "", "3", ""));
@@ -222,6 +223,50 @@ fn deployments_of_document_001_survive_restarts() {
     is_started(&cluster, "next", &on_full("next", "3"));
     assert_eq!(cluster.totals("next"), [T4 * 3 / 14 * MIB]);
     same(&cluster, "the node is back");
+}
+
+/// A token of the plugin's account says which pod has it, and by that which node: the policies
+/// refuse all others.
+fn plugins_write_their_own_node_only(cluster: &Cluster) {
+    let account = "cgpu-device-plugin";
+    let selector = format!("app.kubernetes.io/name={account}");
+    let in_system = ["-n", "kube-system"];
+    let get = ["get", "pods", "-l", &selector, "-o", "json"];
+    let printed = cluster.kubectl(&[&get[..], &in_system].concat()).exits(0).stdout;
+    let list: Value = serde_json::from_str(&printed).expect("JSON");
+    let node_of = |pod: &Value| pod["spec"]["nodeName"].as_str().expect("a node").to_owned();
+    let plugins = list["items"].as_array().expect("pods");
+    let [plugin, other] = &plugins[..] else { panic!("{plugins:#?}") };
+    let (own, foreign) = (node_of(plugin), node_of(other));
+    let token = |bound: &[&str]| {
+        let words = [&["create", "token", account][..], bound, &in_system].concat();
+        cluster.kubectl(&words).exits(0).stdout.trim().to_owned()
+    };
+    let bound = token(&["--bound-object-kind=Pod", "--bound-object-name", name(plugin)]);
+    let unbound = token(&[]);
+    let refused = |token: &str, path: &str, annotation: &str, policy: &str| {
+        let patch = json!({"metadata": {"annotations": {annotation: "{}"}}});
+        let (status, body) = cluster.patch_by(token, path, &patch);
+        assert_eq!(status, "422", "{path}: {body}");
+        assert!(body.contains(&format!("'{policy}' denied")), "{path}: {body}");
+        let body: Value = serde_json::from_str(&body).expect("JSON");
+        println!("{path}: {}", body["message"]);
+    };
+    let path = |node: &str| format!("/api/v1/nodes/{node}");
+    refused(&bound, &path(&foreign), "cgpu.dev/gpus", "cgpu-nodes");
+    refused(&bound, &format!("{}/status", path(&foreign)), "cgpu.dev/gpus", "cgpu-nodes");
+    refused(&unbound, &path(&own), "cgpu.dev/gpus", "cgpu-nodes");
+    let pods = cluster.pods("app");
+    let one = pods.iter().find(|pod| node_of(pod) == foreign).expect("a pod of the other node");
+    let pod = format!("/api/v1/namespaces/default/pods/{}", name(one));
+    refused(&bound, &pod, "cgpu.dev/slices", "cgpu-pods");
+    // A blank at the end changes nothing for its readers.
+    let node = cluster.object("node", "", &own).expect("the node");
+    let gpus = node["metadata"]["annotations"]["cgpu.dev/gpus"].as_str().expect("GPUs");
+    let patch = json!({"metadata": {"annotations": {"cgpu.dev/gpus": format!("{gpus} ")}}});
+    let (status, body) = cluster.patch_by(&bound, &path(&own), &patch);
+    assert_eq!(status, "200", "{body}");
+    println!("{}: the token of its own plugin may", path(&own));
 }
 
 /// Document 000: 8 GiB over four GPUs of one node. Document 003: 16 units of 128 MiB on the same

@@ -373,6 +373,22 @@ impl Cluster {
         self.kubectl_bare(&[&["--kubeconfig", &administrator], arguments].concat())
     }
 
+    /// Sends a merge patch to the API server with this token, and returns status and body of the
+    /// reply. kubectl would read the object first, which our programs may not.
+    #[must_use]
+    pub fn patch_by(&self, token: &str, path: &str, patch: &Value) -> (String, String) {
+        let mut command = self.machine.inside("curl");
+        command.args(["--silent", "--show-error", "--max-time", "60", "--request", "PATCH"]);
+        command.arg("--cacert").arg(self.plane.authority.certificate());
+        command.arg("--header").arg(format!("Authorization: Bearer {token}"));
+        command.args(["--header", "Content-Type: application/merge-patch+json"]);
+        command.arg("--data").arg(patch.to_string()).args(["--write-out", "\n%{http_code}"]);
+        command.arg(format!("{}{path}", control_plane::SERVER));
+        let reply = Outcome::of(command).exits(0).stdout;
+        let (body, status) = reply.trim_end().rsplit_once('\n').expect("a status");
+        (status.to_owned(), body.to_owned())
+    }
+
     /// Starts a program in a pod, whose input and output are the child's.
     #[must_use]
     pub fn start_in_pod(&self, pod: &str, program: &[&str]) -> Child {
