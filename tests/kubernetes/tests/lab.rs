@@ -105,6 +105,33 @@ fn programs_are_downloaded_and_compared_with_their_sums() {
     assert_eq!(fs::read_dir(&bin).expect("a folder").count(), 9);
 }
 
+/// Returns a script that has the environment that the lab prints.
+fn with_exports(lines: &[String], script: &str) -> Command {
+    let exports = lines.iter().filter(|line| line.trim().starts_with("export "));
+    let exports = exports.cloned().collect::<Vec<_>>().join("\n");
+    let mut command = Command::new("bash");
+    command.args(["-c", &format!("{exports}\n{script}")]).env_remove("KUBECONFIG");
+    command
+}
+
+const PAGE: &str = include_str!("../../../docs/kubernetes.md");
+
+/// Runs the page's pod that is too large, and the doctor.
+fn doctor_explains_the_large_pod(lines: &[String]) {
+    let begin = PAGE.find("    kubectl apply -f - <<EOF\n").expect("a pod");
+    let commands = PAGE[begin..].split_once("\n\n").expect("an end").0;
+    let commands: Vec<&str> = commands.lines().map(|line| &line[4..]).collect();
+    assert_eq!(commands.last(), Some(&"kubectl inspect cgpu doctor"));
+    let child = Child::start_for(with_exports(lines, &commands.join("\n")), LIFETIME);
+    // It finds something.
+    let diagnosed = child.finish().exits(1);
+    println!("{}", diagnosed.stdout);
+    assert!(diagnosed.stdout.contains("pod default/large (never_fits)"), "{diagnosed:?}");
+    assert!(diagnosed.stdout.contains("40"), "{diagnosed:?}");
+    let delete = with_exports(lines, "kubectl delete pod large --force --grace-period=0");
+    Child::start_for(delete, LIFETIME).finish().exits(0);
+}
+
 /// Runs all commands that the lab prints, as a user pastes them.
 fn paste(lines: &[String]) -> Outcome {
     let commands = lines.iter().filter_map(|line| line.strip_prefix("    "));
@@ -116,14 +143,10 @@ fn paste(lines: &[String]) -> Outcome {
 
 /// Calls the extender as a scheduler on this host does, by the command of the page.
 fn extender_answers(lines: &[String]) {
-    let page = include_str!("../../../docs/kubernetes.md");
-    let command = page.split('`').find(|text| text.starts_with("kubectl port-forward"));
+    let command = PAGE.split('`').find(|text| text.starts_with("kubectl port-forward"));
     let command = command.expect("the command");
-    let exports = lines.iter().filter(|line| line.trim().starts_with("export "));
-    let script = format!("{}\nexec {command}", exports.cloned().collect::<Vec<_>>().join("\n"));
-    let mut bash = Command::new("bash");
-    bash.args(["-c", &script]).env_remove("KUBECONFIG");
-    let mut forward = Child::start_for(bash, LIFETIME);
+    let script = with_exports(lines, &format!("exec {command}"));
+    let mut forward = Child::start_for(script, LIFETIME);
     let line = forward.line();
     let port = command.rsplit([' ', ':']).nth(1).expect("a port");
     let address = format!("127.0.0.1:{port}");
@@ -163,6 +186,7 @@ fn runs(test: &str, engine: &str, sizes: &str) {
     assert!(pasted.stdout.contains("WEIGHT"), "{pasted:?}");
     if engine == "extender" {
         extender_answers(&lines);
+        doctor_explains_the_large_pod(&lines);
     }
     Outcome::of(lab(&folder, &["--stop"])).exits(0);
     child.finish().exits(0);
