@@ -7,7 +7,7 @@ use std::process::Command;
 use cgpu_e2e::{Child, skip};
 use cgpu_kubernetes_tests::cluster::{self, Cluster, NodeSpec, until};
 use cgpu_kubernetes_tests::plane::Plane;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Kinds of what the chart makes with any of the settings below.
 const KINDS: &str = "deployments,daemonsets,services,configmaps,secrets,serviceaccounts,roles,\
@@ -85,6 +85,7 @@ fn chart_is_installed_upgraded_and_uninstalled() {
 }
 
 const NODE: &str = "gpu-node";
+const ADDRESS: &str = "192.168.1.214";
 const CONFIG: &str = "/etc/containerd/config.toml";
 const MIB: u64 = 1 << 20;
 /// A T4's allocatable memory in MiB.
@@ -161,6 +162,44 @@ fn leader(cluster: &Cluster) -> Option<String> {
     Some(holder.split('_').next()?.to_owned())
 }
 
+/// Definitions of what Prometheus's operator reads, without its schemas.
+fn monitoring_definitions() -> String {
+    let kinds = ["PodMonitor", "ServiceMonitor", "PrometheusRule"];
+    let definition = |kind: &str| {
+        let singular = kind.to_lowercase();
+        let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("{singular}s.monitoring.coreos.com")},
+            "spec": {
+                "group": "monitoring.coreos.com", "scope": "Namespaced",
+                "names": {"kind": kind, "singular": singular, "plural": format!("{singular}s")},
+                "versions": [{
+                    "name": "v1", "served": true, "storage": true,
+                    "schema": {"openAPIV3Schema": schema},
+                }],
+            },
+        })
+    };
+    kinds.map(|kind| definition(kind).to_string()).join("\n---\n")
+}
+
+/// Waits until the monitor at this address has the series of a pod's container with its names, and
+/// returns it.
+fn series(cluster: &mut Cluster, address: &str, pod: &str) -> String {
+    let id = container(cluster, pod);
+    // As `cgpu smi` shows it.
+    let id = id.trim_start_matches("containerd://")[..12].to_owned();
+    let labels = format!("namespace=\"default\",pod=\"{pod}\",container_name=\"main\"}} 1");
+    let url = format!("http://{address}/metrics");
+    until(&format!("{url} has {pod}"), || {
+        let printed = cluster.node(NODE).run("curl", &["--silent", "--max-time", "10", &url]);
+        let begin = format!("cgpu_container_info{{container=\"{id}\",");
+        let mut lines = printed.stdout.lines();
+        lines.find(|line| line.starts_with(&begin) && line.ends_with(&labels)).map(str::to_owned)
+    })
+}
+
 /// The whole chart as it comes: `cgpu-node` installs on the node, pods of the second scheduler
 /// place pods. An upgrade and the removal of the chart leave running pods as they are.
 #[test]
@@ -171,7 +210,7 @@ fn pods_run_through_installation_upgrade_and_removal_of_the_chart() {
     }
     let Some(helm) = helm() else { return skip(test, "helm", "no helm") };
     let gpus = "T4:15109,T4:15109";
-    let node_spec = NodeSpec { name: NODE, address: "192.168.1.214", gpus, is_claimed: false };
+    let node_spec = NodeSpec { name: NODE, address: ADDRESS, gpus, is_claimed: false };
     let Some(mut cluster) = Cluster::start_bare(test, &[node_spec]) else { return };
     let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kubernetes/chart");
     let chart = chart.to_str().expect("a path");
@@ -202,6 +241,7 @@ fn pods_run_through_installation_upgrade_and_removal_of_the_chart() {
     let mut running = Running::start(&cluster, &[("first", 4), ("second", 8)]);
     running.assert_limited(&cluster, "after the installation");
     println!("{}", cluster.node(NODE).run("cgpu", &["smi"]).exits(0).stdout);
+    println!("{}", series(&mut cluster, "127.0.0.1:9445", "first"));
     // Of the two schedulers the other takes over.
     let first = leader(&cluster).expect("a leader");
     cluster.kubectl(&["delete", "pod", "-n", "kube-system", &first]).exits(0);
@@ -224,14 +264,27 @@ fn pods_run_through_installation_upgrade_and_removal_of_the_chart() {
     println!("{}", cluster.inspect(&["-d"]).exits(0).stdout);
     assert_eq!(["first", "second", "third"].map(|name| gpu(&cluster, name)), ["0"; 3]);
 
-    // Other values for each part.
+    // Other values for each part, and metrics for Prometheus. The address is written into a file of
+    // the node that it has from the installation, so that goes first.
+    cluster.node(NODE).run("rm", &["/etc/cgpu/monitor.toml"]).exits(0);
+    cluster.apply_text(&monitoring_definitions());
+    let wait = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=100s"];
+    cluster.kubectl(&wait).exits(0);
     let node_pod = |cluster: &Cluster| {
         let selector = "app.kubernetes.io/name=cgpu-node";
         let get = ["get", "pods", "-n", "kube-system", "-l", selector, "-o", "name"];
         cluster.kubectl(&get).exits(0).stdout
     };
     let old = node_pod(&cluster);
-    let values = ["--set=extender.placement=spread", "--set=node.overLimit=report"];
+    let values = [
+        "--set=extender.placement=spread",
+        "--set=node.overLimit=report",
+        "--set=metrics.address=0.0.0.0:9555",
+        "--set=metrics.podMonitor.enabled=true",
+        "--set=metrics.serviceMonitor.enabled=true",
+        "--set=metrics.rules.enabled=true",
+        "--set=metrics.dashboard.enabled=true",
+    ];
     cluster.helm(&helm, &[&["upgrade", "cgpu", chart][..], &values].concat()).exits(0);
     cluster.rolled_out("daemonset", "cgpu-node");
     for name in ["cgpu-scheduler-extender", "cgpu-scheduler"] {
@@ -245,7 +298,25 @@ fn pods_run_through_installation_upgrade_and_removal_of_the_chart() {
     assert!(settings["data"]["scheduler.yaml"].to_string().contains("LeastAllocated"));
     cluster.node(NODE).run("systemctl", &["is-active", "cgpu-monitor"]).exits(0);
 
+    for name in ["first", "fourth"] {
+        println!("{}", series(&mut cluster, &format!("{ADDRESS}:9555"), name));
+    }
+    let of_metrics = [
+        ("configmap", "cgpu-dashboard"),
+        ("podmonitor", "cgpu-node"),
+        ("servicemonitor", "cgpu-scheduler-extender"),
+        ("prometheusrule", "cgpu"),
+    ];
+    for (kind, name) in of_metrics {
+        let object = cluster.object(kind, "kube-system", name);
+        let part = object.map(|it| it["metadata"]["labels"]["app.kubernetes.io/part-of"].clone());
+        assert_eq!(part, Some("cgpu".into()), "{kind} {name}");
+    }
+
     cluster.helm(&helm, &["uninstall", "cgpu"]).exits(0);
+    for (kind, name) in of_metrics {
+        assert_eq!(cluster.object(kind, "kube-system", name), None, "{kind}");
+    }
     until("the node's parts are removed", || {
         let left = cluster.node(NODE).run("ls", &["/usr/bin/cgpu"]);
         (left.code() != Some(0) && node_pod(&cluster).is_empty()).then_some(())
