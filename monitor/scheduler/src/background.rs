@@ -120,9 +120,9 @@ impl Gpu {
         if tenant.gap >= self.tuning.background_gap && modest {
             return Some(Why::Sparse(None));
         }
-        let reported = tenant.account.reported;
         self.gains_by_sharing(now, at).then(|| {
-            Why::HostBound(SharedTurns::new(now, self.tuning.shared_turns_period, reported))
+            let length = self.tuning.shared_turns_period;
+            Why::HostBound(SharedTurns::new(now, length, tenant, &self.tuning))
         })
     }
 
@@ -223,7 +223,8 @@ impl Gpu {
         if costly || (before.saturates && period.saturates) {
             if self.gains_by_sharing(now, at) {
                 let length = Nanos(self.tuning.shared_turns_period.0 / 8);
-                return Outcome::Stays(Why::HostBound(SharedTurns::new(now, length, reported)));
+                let shared = SharedTurns::new(now, length, tenant, &self.tuning);
+                return Outcome::Stays(Why::HostBound(shared));
             }
             return Outcome::Leaves(self.tuning.background_cooldown);
         }
