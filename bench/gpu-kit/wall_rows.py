@@ -34,6 +34,8 @@ USERS = {
     "another user of a container": ("--user", "65534:65534"),
     "root of a container": (),
 }
+# Any user reads limits.
+READER = "another user"
 # The simulated driver looks at the user alone. A namespace of groups takes no rights away.
 JUDGED_BY_USER = ("another user", "another user of a container")
 UNJUDGED = "a control group namespace"
@@ -74,8 +76,8 @@ class Group:
         self.kit, self.folder = kit, folder
         self.uuid = kit.machine["nvml"]["uuid"]
 
-    def get(self):
-        return told(self.kit, "get", self.uuid, self.folder)
+    def get(self, within=()):
+        return told(self.kit, "get", self.uuid, self.folder, within=within)
 
     def set(self, hard, soft=0, within=()):
         return told(self.kit, "set", self.uuid, self.folder, soft, hard, within=within)
@@ -198,6 +200,15 @@ def tried(own, limit, remove):
     return f"{answer}, the limit is {'there' if own.get()['hard'] else 'GONE'}"
 
 
+def read(own, within):
+    """Returns the limit as a program that these programs start reads it."""
+    try:
+        seen = own.get(within)
+    except (NotPossible, Failed) as reason:
+        return str(reason).splitlines()[0]
+    return mib(seen["hard"]) if seen["hard"] else f"no limit: {seen['meaning']}"
+
+
 def with_driver(kit):
     """Returns the options of `docker run` that give a container the driver, without cgpu."""
     if not kit.is_simulated:
@@ -241,6 +252,8 @@ def wall_inside(kit):
             if shutil.which(within[0]):
                 remove = partial(own.set, "none", within=within)
                 answers[name] = tried(own, limit, lambda: remove()["meaning"])
+                if name == READER:
+                    answers[f"{name} reads"] = read(own, within)
             else:
                 answers[name] = f"not tried, because {within[0]} is not installed"
         try:

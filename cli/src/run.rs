@@ -12,7 +12,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use cgpu_client::connection::{Client, Failure as RequestFailure};
 use cgpu_client::inventory::ListedDevice;
 use cgpu_client::message::{Limit, Registered, Registration};
-use cgpu_client::wall::first_unset;
+use cgpu_client::wall::{first_unset, refusal};
 use cgpu_diagnosis::Cause as _;
 use cgpu_settings::{
     self as settings, Decision, Environment, GpuInfo, GpuLimit, Inventory, System,
@@ -234,10 +234,11 @@ fn register(container: &mut Container, arguments: &Arguments, compute: Compute) 
         }
         Err(failure) => eprintln!("cgpu: {failure}; {UNSHARED}"),
     }
-    match registered {
-        Ok(registered) if wall == Wall::Required => check_walls(&limits, &registered),
-        _ => Ok(()),
+    let Some(registered) = registered.ok().filter(|_| wall != Wall::Off) else { return Ok(()) };
+    if let Some(refusal) = refusal(&registered.walls) {
+        bail!(refusal);
     }
+    if wall == Wall::Required { check_walls(&limits, &registered) } else { Ok(()) }
 }
 
 /// Checks that the driver limits the program on each GPU.

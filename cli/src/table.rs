@@ -422,6 +422,9 @@ GPU 0: processes of the host use it without the shim: 99 (train)
         let text = lines(driver.clone());
         let held = "high priority,\n  limit held by: driver (9216 MiB, margin 1024 MiB)\n";
         assert!(text.contains(held), "{text}");
+        let text = lines(WallStatus { is_forgotten: true, ..driver.clone() });
+        let held = "held by: driver (9216 MiB, margin 1024 MiB, persistence mode off)\n";
+        assert!(text.contains(held), "{text}");
         let partial = WallStatus { state: WallState::Partial, excess: 1 << 30, ..driver };
         let text = lines(WallStatus { reason: Some("A reason.".into()), ..partial });
         assert!(text.contains("the driver's limit holds in part: A reason."), "{text}");

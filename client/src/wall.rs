@@ -64,6 +64,19 @@ pub struct RegisteredWall {
     /// Why it is not [`WallState::Driver`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Why the container must not start: the monitor's configuration cannot apply to this device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Returns why a container must not start, even where no wall is required: the monitor's
+/// configuration cannot apply to one of its devices. None: it may.
+#[must_use]
+pub fn refusal(walls: &[RegisteredWall]) -> Option<String> {
+    walls.iter().find_map(|RegisteredWall { uuid, error, .. }| {
+        let error = error.as_ref()?;
+        Some(format!("cannot set the driver's memory limit on {uuid}: {error}"))
+    })
 }
 
 /// Returns the first of these devices that has no wall that holds all new memory, and why. `walls`:
@@ -158,7 +171,11 @@ impl fmt::Display for WallStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&cgpu_text::wall::held_by(self.state.name(), self.absent.as_deref()))?;
         let Some(hard) = self.hard else { return Ok(()) };
-        write!(f, " ({} MiB, margin {} MiB)", hard >> 20, self.margin >> 20)
+        write!(f, " ({} MiB, margin {} MiB", hard >> 20, self.margin >> 20)?;
+        if self.is_forgotten {
+            write!(f, ", {}", cgpu_text::wall::FORGOTTEN)?;
+        }
+        f.write_str(")")
     }
 }
 
@@ -199,6 +216,24 @@ mod tests {
     }
 
     #[test]
+    fn margin_that_cannot_apply_refuses_the_start() {
+        let wall = |uuid: &str, error: Option<&str>| RegisteredWall {
+            uuid: uuid.into(),
+            state: WallState::Driver,
+            reason: None,
+            error: error.map(str::to_owned),
+        };
+        assert_eq!(refusal(&[wall("GPU-1", None)]), None);
+        let refused = refusal(&[wall("GPU-1", None), wall("GPU-2", Some("a reason"))]);
+        let expected = "cannot set the driver's memory limit on GPU-2: a reason";
+        assert_eq!(refused.as_deref(), Some(expected));
+        // A monitor of an earlier release does not say.
+        let earlier: RegisteredWall =
+            serde_json::from_str(r#"{"uuid":"GPU-1","state":"shim"}"#).unwrap();
+        assert_eq!(refusal(&[earlier]), None);
+    }
+
+    #[test]
     fn what_holds_a_limit_is_said_in_words() {
         let text = |state, absent: Option<&str>, hard, margin| {
             let absent = absent.map(str::to_owned);
@@ -208,5 +243,9 @@ mod tests {
         assert_eq!(driver, "driver, except managed memory (9216 MiB, margin 1024 MiB)");
         let shim = |absent| text(WallState::Shim, Some(absent), None, 0);
         assert_eq!(shim("old_driver"), "shim (driver older than r615)");
+        let (state, hard) = (WallState::Driver, Some(9 << 30));
+        let forgotten =
+            WallStatus { state, hard, is_forgotten: true, ..WallStatus::default() }.to_string();
+        assert_eq!(forgotten, "driver (9216 MiB, margin 0 MiB, persistence mode off)");
     }
 }

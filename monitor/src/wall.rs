@@ -70,13 +70,6 @@ pub enum Reason {
     NotFound,
     /// The device is a MIG instance.
     Mig,
-    /// The configured margin exceeds the GPU's memory: the limit would be none.
-    MarginTooLarge {
-        /// The margin.
-        margin: Bytes,
-        /// The GPU's memory.
-        total: Bytes,
-    },
     /// The driver's error.
     Refused(String),
     /// No first process is known, or it is one of another PID namespace.
@@ -102,7 +95,6 @@ impl Reason {
             Self::NoDmem(_) => "no_dmem",
             Self::NotFound => "not_found",
             Self::Mig => "mig",
-            Self::MarginTooLarge { .. } => "margin_too_large",
             Self::Refused(_) => "refused",
             Self::NotRegistered => "not_registered",
             Self::Pending => "pending",
@@ -126,13 +118,6 @@ impl std::fmt::Display for Reason {
             }
             Self::NotFound => "the driver does not know its control group",
             Self::Mig => "the driver sets no such limits for MIG instances",
-            Self::MarginTooLarge { margin, total } => {
-                let [margin, total] = [margin, total].map(|bytes| bytes.0 >> 20);
-                return write!(
-                    f,
-                    "wall_margin_mib in monitor.toml is {margin}, but the GPU has {total} MiB"
-                );
-            }
             Self::Refused(error) => return write!(f, "refused by the driver: {error}"),
             Self::NotRegistered => "its first process is not known",
             Self::Pending => "the driver has not answered yet",
@@ -178,7 +163,7 @@ pub struct Outcome {
 
 #[cfg(test)]
 mod tests {
-    use super::{Bytes, Reason};
+    use super::Reason;
 
     #[test]
     fn each_reason_has_words() {
@@ -192,7 +177,6 @@ mod tests {
             Reason::NoDmem("/cg".into()),
             Reason::NotFound,
             Reason::Mig,
-            Reason::MarginTooLarge { margin: Bytes(2), total: Bytes(1) },
             Reason::Refused("3".into()),
             Reason::NotRegistered,
             Reason::Pending,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use cgpu_client::connection::{Client, Failure};
 use cgpu_client::message::Registration;
-use cgpu_client::wall::RegisteredWall;
+use cgpu_client::wall::{RegisteredWall, refusal};
 use cgpu_shm::paths;
 use oci_spec::runtime::{Mount, State};
 use rustix::process::{Pid, Signal};
@@ -234,7 +234,7 @@ fn needs_no_mounts(configuration: &Configuration, folder: &Folder) -> Result<boo
 /// Records the first process, and registers the container with the monitor. If the monitor refuses,
 /// the container is not started. Without a monitor, or if it does not answer, memory limits apply
 /// all the same, and a monitor that starts later finds the container, unless the host requires the
-/// driver's limit.
+/// driver's limit. A monitor whose configuration cannot apply to one of its GPUs starts none.
 pub(crate) fn created(root: &Path, folder: &Folder, pid: Option<i32>) -> Result<()> {
     let pid = pid.context("the container's state has no process id")?;
     let recorded = folder.record_first_process(pid)?;
@@ -255,9 +255,12 @@ pub(crate) fn created(root: &Path, folder: &Folder, pid: Option<i32>) -> Result<
     {
         Ok(registered) => {
             registered.warnings.iter().for_each(|warning| eprintln!("cgpu: {warning}"));
+            if let Some(refusal) = refusal(&registered.walls) {
+                return Err(Refusal(refusal).into());
+            }
             check(Ok(&registered.walls))
         }
-        Err(Failure::Refused(refusal)) => Err(refusal.into()),
+        Err(Failure::Refused(refused)) => Err(refused.into()),
         Err(failure @ (Failure::Absent(..) | Failure::Broken(..))) => {
             check(Err(&format!("{failure}; start cgpu-monitor")))
         }

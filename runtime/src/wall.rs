@@ -171,6 +171,7 @@ mod tests {
             uuid: gpus[gpu].into(),
             state,
             reason: reason.map(str::to_owned),
+            error: None,
         };
         let set = wall(0, WallState::Driver, None);
         let managed = wall(1, WallState::DriverExceptManaged, Some("managed memory"));

@@ -1,7 +1,7 @@
 //! Words for what holds a container's memory limit, and for why the driver does not.
 
 /// Names in data, and their words. Other names are words themselves.
-const WORDS: [(&str, &str); 15] = [
+const WORDS: [(&str, &str); 14] = [
     ("driver_except_managed", "driver, except managed memory"),
     ("off", "switched off in monitor.toml"),
     ("old_driver", "driver older than r615"),
@@ -12,12 +12,14 @@ const WORDS: [(&str, &str); 15] = [
     ("no_dmem", "no dmem in an ancestor's subtree_control"),
     ("not_found", "control group unknown to the driver"),
     ("mig", "MIG instance"),
-    ("margin_too_large", "margin larger than the GPU"),
     ("refused", "refused by the driver"),
     ("not_registered", "first process unknown"),
     ("pending", "no answer of the driver yet"),
     ("released", "the container ends"),
 ];
+
+/// Stands beside a limit that the driver forgets when no program uses the GPU and no monitor runs.
+pub const FORGOTTEN: &str = "persistence mode off";
 
 /// Returns the words for a name. A name of another release stands for itself.
 #[must_use]

@@ -254,7 +254,9 @@ impl Host {
         held: &[Option<Bytes>],
     ) -> Option<Wanted> {
         let total = Bytes(self.total(device));
-        let margin = margin(self.start.wall.margin, device.context);
+        // Containers that run already keep a limit where the configured margin cannot apply.
+        let configured = self.start.wall.margin.filter(|_| self.margin_error(device).is_none());
+        let margin = margin(configured, device.context);
         Some(Wanted {
             limit: self.wall_limit(container, device)?,
             margin,
@@ -279,12 +281,16 @@ impl Host {
 
     /// Returns why a device can have no walls; none: it may.
     fn device_absent(&self, device: &DeviceState) -> Option<Reason> {
-        if device.index.is_instance() {
-            return Some(Reason::Mig);
-        }
+        device.index.is_instance().then_some(Reason::Mig)
+    }
+
+    /// Returns why no container is to start on a device: the configured margin exceeds its memory,
+    /// as far as that is known. The limit would be none.
+    fn margin_error(&self, device: &DeviceState) -> Option<String> {
         let total = Bytes(self.total(device));
         let margin = self.start.wall.margin.filter(|margin| *margin > total && total > Bytes::ZERO);
-        margin.map(|margin| Reason::MarginTooLarge { margin, total })
+        let [margin, total] = [margin?, total].map(|bytes| bytes.0 >> 20);
+        Some(format!("wall_margin_mib in monitor.toml is {margin}, but the GPU has {total} MiB"))
     }
 
     /// Returns a container's wall on a device; none: it has no limit there.
@@ -324,7 +330,9 @@ impl Host {
         let of = |device: &DeviceState| {
             let (wall, observed) = self.wall(container, device)?;
             let (state, reason) = state(&wall, observed);
-            Some(RegisteredWall { uuid: device.name(), state, reason })
+            let absent = self.wall_absent(container).or_else(|| self.device_absent(device));
+            let error = self.margin_error(device).filter(|_| absent.is_none());
+            Some(RegisteredWall { uuid: device.name(), state, reason, error })
         };
         self.devices.iter().filter_map(of).collect()
     }

@@ -22,6 +22,7 @@ use cgpu_sim::settings::Figures;
 use cgpu_sim::timeline::{GroupLimit, Wall};
 use cgpu_sim::{Bytes, Machine, Settings};
 use cgpu_test_groups::ControlGroups;
+use rustix::process::Signal;
 
 use super::metrics::free_address;
 use super::monitor::{Monitor, eventually};
@@ -449,6 +450,8 @@ fn limit_below_the_use_follows_it_down() {
         let dir = fixture.container(ID, 2000, client.pid());
         fixture.register(&monitor, &dir, client.pid());
         assert_eq!(fixture.hard(&folder), Some(2000));
+        let shims = figures::join(&dir);
+        let shims_limit = || shims.region.grant().limit(shims.gpu, Bytes::ZERO).0 / MIB;
         assert_eq!(client.command("context"), "done");
         assert_eq!(client.command("take 500"), "done");
         assert_eq!(client.command("take 300"), "done");
@@ -456,7 +459,9 @@ fn limit_below_the_use_follows_it_down() {
             .client()
             .set(&format!("0/{}/memsize", &ID[..12]), &(300 * MIB).to_string())
             .unwrap();
-        eventually("the use as limit", || fixture.hard(&folder) == Some(CONTEXT + 800));
+        // When the request is answered, the shim refuses by the new limit, and the driver by the
+        // use.
+        assert_eq!((shims_limit(), fixture.hard(&folder)), (300, Some(CONTEXT + 800)));
         assert_eq!(client.command("take 1"), "full");
         assert_eq!(client.command("free"), "done");
         eventually("a limit that follows", || fixture.hard(&folder) == Some(CONTEXT + 500));
@@ -586,21 +591,39 @@ fn reasons_without_a_limit_are_told() {
     assert_eq!(fixture.hard(&made), Some(1000));
 }
 
-/// The limit would be none. `cgpu-runtime` with `wall = "required"` refuses the start with the
-/// reason.
+/// The limit would be none. `cgpu-runtime` refuses the start with the reason. A container that runs
+/// keeps its limit, also if the monitor starts again.
 #[test]
 fn margin_that_exceeds_the_gpu_is_told() {
     Fixture::each("margin", |fixture| {
-        let monitor = fixture.monitor_with("wall_margin_mib = 8193\n");
+        let mut monitor = fixture.monitor_with("wall_margin_mib = 600\n");
         let folder = fixture.folder(ID);
         let client = fixture.client(&folder);
         let dir = fixture.container(ID, 1000, client.pid());
         let registered = fixture.register(&monitor, &dir, client.pid());
-        let [wall_of] = &registered.walls[..] else { panic!("{registered:?}") };
-        let reason = "wall_margin_mib in monitor.toml is 8193, but the GPU has 8192 MiB";
-        assert_eq!((wall_of.state, wall_of.reason.as_deref()), (WallState::Shim, Some(reason)));
-        assert_eq!(fixture.hard(&folder), None);
-        assert_eq!(wall(&monitor, ID).absent.as_deref(), Some("margin_too_large"));
+        assert_eq!(registered.walls[0].error, None);
+        assert_eq!(fixture.hard(&folder), Some(1600));
+        let file = fixture.root().join("monitor.toml");
+        let config = fs::read_to_string(&file).unwrap();
+        fs::write(&file, config.replace("_margin_mib = 600", "_margin_mib = 8193")).unwrap();
+        let is_kept = |monitor: &Monitor| {
+            // Its margin is that without a configured one.
+            eventually("the limit", || fixture.hard(&folder) == Some(1512));
+            let registered = fixture.register(monitor, &dir, client.pid());
+            let error = "wall_margin_mib in monitor.toml is 8193, but the GPU has 8192 MiB";
+            assert_eq!(registered.walls[0].error.as_deref(), Some(error));
+            eventually("a wall", || {
+                let wall = wall(monitor, ID);
+                assert_eq!(wall.changed, None);
+                (wall.state, wall.hard) == (WallState::Driver, Some(1512 * MIB))
+            });
+            assert_eq!(fixture.hard(&folder), Some(1512));
+        };
+        monitor.signal(Signal::HUP);
+        is_kept(&monitor);
+        monitor.kill();
+        monitor.restart();
+        is_kept(&monitor);
     });
 }
 

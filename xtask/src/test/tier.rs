@@ -201,8 +201,8 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     },
     LeftOut {
         suite: "tests/e2e/timed",
-        tests: &["shares_follow_the_weights_in_limited"],
-        why: "the same where the driver limits control groups, of which turns know nothing",
+        tests: &["shares_follow_the_weights_in_groups_that_the_driver_lists"],
+        why: "the same on the other back end of the driver's limits, of which turns know nothing",
     },
     LeftOut {
         suite: "tests/e2e/timed",

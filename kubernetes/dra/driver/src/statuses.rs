@@ -97,3 +97,56 @@ fn of(status: &Status, shares: &[&Share], shares_of: impl Fn(&PathBuf) -> Vec<St
 fn number(uuid: &str) -> Option<&str> {
     uuid.split_once('-').map(|(_, number)| number)
 }
+
+#[cfg(test)]
+mod tests {
+    use cgpu_client::message::{ContainerStatus, ShareStatus};
+    use cgpu_client::wall::{WallState, WallStatus};
+    use cgpu_kubernetes_dra::allocation::Access;
+
+    use super::*;
+
+    fn share(name: &str, gpu: &str) -> Share {
+        Share {
+            name: name.into(),
+            request: "gpu".into(),
+            device: "gpu-0".into(),
+            share_id: None,
+            gpu: gpu.into(),
+            access: Access::Admin,
+        }
+    }
+
+    /// The monitor's status of a container with this wall on its GPU.
+    fn status(wall: Option<WallStatus>) -> Status {
+        let gpu =
+            ShareStatus { uuid: "MIG-1".into(), limit: 9, used: 3, implicit: 1, wall, ..default() };
+        let container = ContainerStatus { dir: "/c/a".into(), gpus: vec![gpu], ..default() };
+        Status { containers: vec![container], ..default() }
+    }
+
+    fn default<T: Default>() -> T {
+        T::default()
+    }
+
+    #[test]
+    fn wall_of_a_container_reaches_the_status_of_its_claim() {
+        let (own, other) = (share("u1-0", "GPU-1"), share("u2-0", "GPU-1"));
+        let held = |wall| {
+            let shares_of = |dir: &PathBuf| {
+                assert_eq!(dir, Path::new("/c/a"));
+                vec!["u1-0".to_owned()]
+            };
+            let mut uses = of(&status(wall), &[&own, &other], shares_of);
+            let known = uses.remove("u1-0").unwrap();
+            assert_eq!((known.limit, known.used), (9, 4));
+            assert!(uses.is_empty(), "no container has the other share");
+            (known.wall, known.wall_reason)
+        };
+        let driver = WallStatus { state: WallState::DriverExceptManaged, ..default() };
+        assert_eq!(held(Some(driver)), (Some(WallState::DriverExceptManaged), None));
+        let old = WallStatus { absent: Some("old_driver".into()), ..default() };
+        assert_eq!(held(Some(old)), (Some(WallState::Shim), Some("old_driver".into())));
+        assert_eq!(held(None), (None, None));
+    }
+}

@@ -89,7 +89,7 @@ fn tenant(fixture: &Fixture, name: &str, instance: &str) -> (Container, Worker) 
 
 #[test]
 fn each_instance_has_its_own_folder_and_settings() {
-    let fixture = Fixture::new(PARTITIONED);
+    let fixture = Fixture::new(PARTITIONED).walled("dmem");
     let tree = has_fuse("mig").then(|| Tree::of(&fixture));
     let start =
         || Monitor::start_with(&fixture, if tree.is_some() { "" } else { "tree = \"none\"\n" });
@@ -118,6 +118,11 @@ fn each_instance_has_its_own_folder_and_settings() {
     }
     let of = |at: usize| fixture.accounting(&tenants[at].0)["gpus"][0]["gpu"].clone();
     assert_eq!([of(0), of(1), of(2)], ["1.0", "1.0", "1.1"].map(Value::from));
+    // The driver could limit a control group on the whole GPU alone.
+    for (container, _) in &tenants {
+        let wall = &fixture.accounting(container)["gpus"][0]["wall"];
+        assert_eq!((&wall["state"], &wall["absent"]), (&"shim".into(), &"mig".into()), "{wall:#}");
+    }
 
     for (node, value, before) in [
         ("1.0/policy", "2", "1"),

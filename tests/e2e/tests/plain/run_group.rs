@@ -193,6 +193,28 @@ fn required_limit_that_the_driver_does_not_hold_refuses_the_start() {
     assert_eq!((&*outcome.stdout, &*outcome.stderr), ("started\n", ""));
 }
 
+#[test]
+fn margin_larger_than_the_gpu_starts_no_program() {
+    let test = "margin_larger_than_the_gpu_starts_no_program";
+    let Some((_groups, caller)) = groups(test) else { return };
+    let fixture = Fixture::new(A10).walled("dmem");
+    let _monitor = Monitor::start_with(&fixture, "tree = \"none\"\nwall_margin_mib = 23029\n");
+    let start = |wall| {
+        let options = ["--mem", "1GiB", "--wall", wall, "--", "echo", "started"];
+        Outcome::of(run(&fixture, &caller, &options))
+    };
+    fixture.eventually("the GPU's size", || {
+        (fixture.smi()["gpus"][0]["memory_total"] == 23028 * MIB).then_some(())
+    });
+    for wall in ["auto", "required"] {
+        let refused = start(wall).exits(126);
+        assert!(refused.stdout.is_empty() && refused.stderr.lines().count() == 1, "{refused:?}");
+        assert!(refused.stderr.contains("wall_margin_mib in monitor.toml is 23029"), "{refused:?}");
+    }
+    assert_eq!(start("off").exits(0).stdout, "started\n");
+    assert!(below(&caller).is_empty());
+}
+
 /// Programs about memory, which check their own results. Not those that compare two values of the
 /// driver's free memory: it changes with the group's limit, which follows the number of processes.
 const PROGRAMS: [&[&str]; 12] = [

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use cgpu_e2e::{Child, Container, Fixture, MIB, Monitor, Outcome, contained, skip};
+use cgpu_e2e::{Child, Container, ControlGroups, Fixture, MIB, Monitor, Outcome, contained, skip};
 use serde_json::Value;
 
 const A10: &str = "A10:23028";
@@ -256,19 +256,29 @@ fn accounting_lists_the_containers_own_processes() {
 
 #[test]
 fn vendor_limits_are_capped_at_the_limit() {
-    let fixture = Fixture::new(A10);
+    // The program names the group of that folder.
+    let _groups = match ControlGroups::mount_for_engines("vendor_limits") {
+        Ok(groups) => groups,
+        Err(reason) => return skip("view", "cgroups", &reason),
+    };
+    let fixture = Fixture::new(A10).walled("dmem");
     let mut command = fixture.program_in(&fixture.limited("a", LIMIT / MIB), "who");
-    command.arg("1G").env("CGPU_SIM_DRIVER", "13050");
+    command.arg("1G");
     let seen = NvmlView::start(command).read();
     let limits = &seen["limits"];
-    if limits.is_null() {
-        return skip("view", "cgroup", "no control groups under /sys/fs/cgroup");
-    }
-    assert_eq!((&limits["soft"], &limits["hard"]), (&0.into(), &LIMIT.into()));
+    assert_eq!((&limits["soft"], &limits["hard"]), (&0.into(), &LIMIT.into()), "{seen}");
     assert_eq!(limits["used"], seen["used"]);
-    let mut command = fixture.program("who");
-    command.env("CGPU_SIM_DRIVER", "13050");
-    assert!(NvmlView::start(command).read()["limits"].is_null());
+    // Without the shim, the driver's answer: no limit.
+    let seen = NvmlView::start(fixture.program("who")).read();
+    assert_eq!(seen["limits"]["hard"], u64::MAX, "{seen}");
+    // A driver with the functions, and without such limits.
+    let fixture = Fixture::new(A10);
+    for mut command in
+        [fixture.program("who"), fixture.program_in(&fixture.limited("a", LIMIT / MIB), "who")]
+    {
+        command.env("CGPU_SIM_DRIVER", "13050");
+        assert!(NvmlView::start(command).read()["limits"].is_null());
+    }
 }
 
 /// The container's processes are unknown then, so none is listed; the GPU's own values stay.

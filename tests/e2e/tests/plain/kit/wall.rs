@@ -33,6 +33,7 @@ fn limits_of_the_driver_are_set_charged_and_measured() {
         if find("setpriv").is_some() {
             let answer = "Insufficient Permissions, the limit is there";
             assert_eq!(inside["another user"], answer, "{back_end}: {inside:#}");
+            assert_eq!(inside["another user reads"], "4096 MiB", "{back_end}: {inside:#}");
         }
         if has_docker {
             let answer = "answer 4, the limit is there";
