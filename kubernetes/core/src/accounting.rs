@@ -222,6 +222,7 @@ impl HeldPod {
             eviction: Eviction::default(),
             weights: Vec::new(),
             in_gang: false,
+            failure: None,
         };
         let share = |(index, part): (&u32, &HeldPart)| {
             let units = Memory::Mib(part.mib).units_of(node.gpu(*index)?);

@@ -152,6 +152,9 @@ pub struct PodStatus {
     /// Node on which it is to be bound; empty if there is none.
     #[serde(deserialize_with = "nullable")]
     pub nominated_node_name: String,
+    /// Whether it has a node, and others.
+    #[serde(deserialize_with = "nullable")]
+    pub conditions: Vec<Condition>,
 }
 
 /// A node.
@@ -184,16 +187,19 @@ pub struct NodeStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// A condition of a node.
+/// A condition of a pod or a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Condition {
-    /// `Ready` or another kind.
+    /// `PodScheduled`, `Ready` or another kind.
     #[serde(rename = "type", deserialize_with = "nullable")]
     pub kind: String,
     /// `True`, `False`, `Unknown`.
     #[serde(deserialize_with = "nullable")]
     pub status: String,
+    /// Why it is so, for people.
+    #[serde(deserialize_with = "nullable")]
+    pub message: String,
 }
 
 /// An address of a node.

@@ -7,7 +7,7 @@ use crate::container_request::ContainerRequest;
 use crate::eviction::Eviction;
 use crate::gpus::NodeGpus;
 use crate::names::{Dialects, GANGS, POD_LABELS};
-use crate::object::{Pod, Texts};
+use crate::object::{Condition, Pod, Texts};
 use crate::refusal::Refusal;
 use crate::resource_request::ResourceRequest;
 use crate::rules::{self, PlacementRules};
@@ -44,6 +44,8 @@ pub struct PodRequest {
     pub nominated: Option<String>,
     /// It is of a gang: its scheduler may hold it back until others have a node.
     pub in_gang: bool,
+    /// Why its scheduler last failed to place it; read of nominated pods of gangs only.
+    pub failure: Option<String>,
     /// What its eviction depends on.
     pub eviction: Eviction,
     /// What its containers have instead of what they requested.
@@ -82,6 +84,7 @@ impl PodRequest {
             priority: pod.spec.priority,
             nominated: named(&pod.status.nominated_node_name),
             in_gang: in_gang(pod),
+            failure: failure(pod),
             eviction: Eviction::of(pod),
             sizes,
         })
@@ -193,6 +196,16 @@ fn in_gang(pod: &Pod) -> bool {
         || pod.spec.workload_ref
         || of(&pod.metadata.labels)
         || of(&pod.metadata.annotations)
+}
+
+/// Pods of gangs only: 10,000 others need not remember a text.
+fn failure(pod: &Pod) -> Option<String> {
+    if pod.status.nominated_node_name.is_empty() || !in_gang(pod) {
+        return None;
+    }
+    let mut conditions = pod.status.conditions.iter();
+    let is_failure = |it: &&Condition| it.kind == "PodScheduled" && it.status == "False";
+    conditions.find(is_failure).map(|condition| condition.message.clone())
 }
 
 fn has_ended(pod: &Pod) -> bool {

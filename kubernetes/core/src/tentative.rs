@@ -7,6 +7,10 @@
 //!
 //! A placement ends when the pod is claimed, bound or deleted, when its object nominates another
 //! node, and at a new filter of it. Until its object shows the node it has a deadline, too.
+//!
+//! kube-scheduler 1.35 and 1.36 leave the node in the object when a pod has waited in vain, until
+//! it fails once more (kubernetes/enhancements#5771). They tell the failure, so a new one counts as
+//! the end, and the node as not nominated.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -33,8 +37,19 @@ struct Tentative {
     parts: Parts,
     /// The node that its object nominated before.
     before: Option<String>,
-    /// None: its object shows the node by now, and that counts until it changes.
-    until: Option<u64>,
+    state: State,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    /// Its object does not show the node yet. It counts until this time, in nanoseconds.
+    Unseen(u64),
+    /// Its object shows the node, and told this failure when it first did. It counts until either
+    /// changes.
+    Shown(Option<String>),
+    /// Its object still shows the node, but its scheduler gave up. It counts no longer, and neither
+    /// does the nomination.
+    GivenUp,
 }
 
 /// The placements by the pods' uids.
@@ -45,10 +60,13 @@ impl TentativePlacements {
     /// Places a pod on a node until the deadline. `now` is in nanoseconds.
     pub(crate) fn place(&mut self, pod: PodRequest, node: &str, parts: Parts, now: u64) {
         let before = pod.nominated.clone();
-        let is_shown = before.as_deref() == Some(node);
+        let state = if before.as_deref() == Some(node) {
+            State::Shown(pod.failure.clone())
+        } else {
+            State::Unseen(now.saturating_add(DEADLINE))
+        };
         let pod = Arc::new(PodRequest { nominated: Some(node.to_owned()), ..pod });
-        let until = (!is_shown).then(|| now.saturating_add(DEADLINE));
-        self.0.insert(pod.uid.clone(), Tentative { pod, parts, before, until });
+        self.0.insert(pod.uid.clone(), Tentative { pod, parts, before, state });
     }
 
     /// Ends the placement of a pod.
@@ -60,19 +78,26 @@ impl TentativePlacements {
     pub(crate) fn observe(&mut self, pod: &PodRequest) {
         let Some(tentative) = self.0.get_mut(&pod.uid) else { return };
         let is_shown = pod.nominated == tentative.pod.nominated;
+        let was_shown = !matches!(tentative.state, State::Unseen(_));
         let is_elsewhere = !is_shown
-            && (tentative.until.is_none()
-                || pod.nominated.is_some() && pod.nominated != tentative.before);
+            && (was_shown || pod.nominated.is_some() && pod.nominated != tentative.before);
         if pod.node().is_some() || is_elsewhere {
             self.0.remove(&pod.uid);
         } else if is_shown {
-            tentative.until = None;
+            match &tentative.state {
+                State::Unseen(_) => tentative.state = State::Shown(pod.failure.clone()),
+                State::Shown(before) if *before != pod.failure => tentative.state = State::GivenUp,
+                State::Shown(_) | State::GivenUp => {}
+            }
         }
     }
 
     /// Ends the placements whose deadline has passed.
     pub(crate) fn expire(&mut self, now: u64) {
-        self.0.retain(|_, tentative| tentative.until.is_none_or(|until| now < until));
+        self.0.retain(|_, tentative| match tentative.state {
+            State::Unseen(until) => now < until,
+            State::Shown(_) | State::GivenUp => true,
+        });
     }
 
     /// Ends the placements of all pods but these.
@@ -94,7 +119,8 @@ impl TentativePlacements {
     ) {
         let counts = |tentative: &&Tentative| {
             let other = &tentative.pod;
-            other.nominated.as_ref() == Some(&node.name)
+            tentative.state != State::GivenUp
+                && other.nominated.as_ref() == Some(&node.name)
                 && other.uid != pod.uid
                 && other.priority >= pod.priority
         };

@@ -66,7 +66,9 @@ pub struct Plane {
     children: Vec<Child>,
 }
 
-fn program(name: &str) -> Option<PathBuf> {
+/// Returns the program that `TEST_ASSET_*` names, if it is a file.
+#[must_use]
+pub fn program(name: &str) -> Option<PathBuf> {
     let given = std::env::var_os(format!("TEST_ASSET_{name}")).map(PathBuf::from);
     given.filter(|path| path.is_file())
 }
@@ -154,6 +156,11 @@ impl Plane {
         ];
         plane.children.push(start(controllers, &arguments));
         Some(plane)
+    }
+
+    /// Sets another program as the scheduler.
+    pub fn set_scheduler(&mut self, program: PathBuf) {
+        self.scheduler = program;
     }
 
     /// Starts the scheduler.

@@ -162,7 +162,10 @@ fn deleted_pod_holds_its_room_while_its_container_lives() {
     assert!(NodeGpus::of(&held("much", vec![])).closed.is_some());
 
     // The report of a node that is gone counts for a time, and again when it is back.
-    let ready = |status: &str| vec![Condition { kind: "Ready".into(), status: status.into() }];
+    let ready = |status: &str| {
+        let (kind, status) = ("Ready".into(), status.into());
+        vec![Condition { kind, status, ..Condition::default() }]
+    };
     let mut cluster = Cluster::default();
     let units = |cluster: &Cluster| cluster.node("n").unwrap().1.held[1].units;
     cluster.apply_node(&held(report, ready("True")));

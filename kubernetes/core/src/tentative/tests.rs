@@ -8,7 +8,7 @@ use crate::extender::{Binding, Candidates, bind, filter_and_place, prioritize};
 use crate::fixture::{node, sharing};
 use crate::gpus::Placement;
 use crate::names::{Dialects, GANGS};
-use crate::object::{Node, Pod};
+use crate::object::{Condition, Node, Pod};
 
 /// Units of the only GPU of each node of these tests.
 const UNITS: u64 = 14;
@@ -129,6 +129,42 @@ fn pod_that_is_filtered_again_counts_once() {
     // An old nomination is no sign of where it is now.
     let third = of_gang(sharing("c", 14));
     assert_eq!(answered(&mut cluster, &third, 1), ["n2"]);
+}
+
+fn failed(pod: &mut Pod, message: &str) {
+    let [kind, status, message] = ["PodScheduled", "False", message].map(String::from);
+    pod.status.conditions = vec![Condition { kind, status, message }];
+}
+
+/// kube-scheduler 1.35 and 1.36 write the failure, but leave the node until the second one.
+#[test]
+fn placement_ends_when_its_scheduler_gives_up_and_leaves_the_node() {
+    let mut pod = of_gang(sharing("a", 14));
+    failed(&mut pod, "its gang is not complete");
+    let other = sharing("other", 14);
+    let mut cluster = cluster(&[pod.clone(), other.clone()]);
+    assert_eq!(answered(&mut cluster, &pod, 1), ["n1"]);
+    pod.status.nominated_node_name = "n1".into();
+    apply_next(&mut cluster, &mut pod);
+    apply_next(&mut cluster, &mut pod);
+    assert_eq!(answered(&mut cluster, &other, 1), ["n2"], "it waits");
+    failed(&mut pod, "rejected after 10 s");
+    apply_next(&mut cluster, &mut pod);
+    assert_eq!(answered(&mut cluster, &other, 1), ["n1", "n2"]);
+    // What takes the room may be bound, and the pod's next filter comes after it.
+    let mut taken = other;
+    bind(&cluster, &binding(&taken, "n1"), 1).unwrap().apply(&mut taken);
+    apply_next(&mut cluster, &mut taken);
+    assert_eq!(cluster.confirm(&taken.metadata.uid, "n1"), Ok(()));
+    assert_eq!(answered(&mut cluster, &pod, 1), ["n2"]);
+    cluster.delete_pod(&taken.metadata.uid);
+    assert_eq!(answered(&mut cluster, &pod, 1), ["n1"], "as its object shows it");
+    let third = sharing("third", 14);
+    assert_eq!(answered(&mut cluster, &third, 1), ["n2"]);
+    // The second failure clears it.
+    pod.status.nominated_node_name.clear();
+    apply_next(&mut cluster, &mut pod);
+    assert_eq!(answered(&mut cluster, &third, 1), ["n1", "n2"]);
 }
 
 /// Its claim on the first GPU was refused, because the later one would have that without it.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use cgpu_kubernetes_core::extender::{Candidates, filter_and_place};
 use cgpu_kubernetes_core::gpus::{NodeGpus, Placement};
 use cgpu_kubernetes_core::names::{Dialects, GANGS};
-use cgpu_kubernetes_core::object::Pod;
+use cgpu_kubernetes_core::object::{Condition, Pod};
 use cgpu_kubernetes_core::pod_request::PodRequest;
 use cgpu_kubernetes_core::preemption::{self, Chosen, MetaPod, Question};
 use serde_json::json;
@@ -116,6 +116,13 @@ impl Harness {
                 self.extenders[which].claim(&mut self.api, &uid, &wait.node, self.now, true);
             } else if self.random.bool() {
                 nominate(&mut self.api, &uid, "");
+            } else {
+                // kube-scheduler 1.35 and 1.36 leave the node in the object.
+                let message = format!("rejected at {}", self.now);
+                self.api.write("gave up", &uid, |pod| {
+                    let [kind, status] = ["PodScheduled", "False"].map(String::from);
+                    pod.status.conditions = vec![Condition { kind, status, message }];
+                });
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use cgpu_kubernetes_tests::extender::Extender;
 use cgpu_kubernetes_tests::objects::{node, pod};
+use cgpu_kubernetes_tests::wait::until_holds;
 use serde_json::{Value, json};
 
 use crate::Fixture;
@@ -41,6 +42,26 @@ fn pods_of_a_gang_are_answered_one_node_each() {
     assert_eq!(answered(&pods[0]), json!(["n1"]), "asked again");
     assert_eq!(extender.bind(&pods[0], "n1").json()["Error"], "");
     assert_eq!(extender.bind(&pods[1], "n2").json()["Error"], "");
+}
+
+/// As kube-scheduler 1.35 and 1.36 write it when a pod has waited in vain.
+#[test]
+fn room_of_a_pod_that_its_scheduler_gave_up_is_free_although_it_is_nominated() {
+    let fixture = fixture();
+    let mut waiting = pod("test", "waiting", 14);
+    waiting["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] = json!("g");
+    let mut waiting = fixture.pod(waiting);
+    let other = fixture.pod(pod("test", "other", 14));
+    let extender = fixture.extender();
+    let answered = |pod: &Value| names(&extender.filter(pod, &["n1", "n2"])).clone();
+    assert_eq!(answered(&waiting), json!(["n1"]));
+    waiting["status"]["nominatedNodeName"] = json!("n1");
+    fixture.pod(waiting.clone());
+    assert_eq!(answered(&other), json!(["n2"]));
+    waiting["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False",
+        "reason": "Unschedulable", "message": "1 rejected due to timeout after waiting 10s"}]);
+    fixture.pod(waiting);
+    until_holds("its room is free", || answered(&other) == json!(["n1", "n2"]));
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The real extender with a real API server and kube-scheduler, where the environment names them.
 //! There is no kubelet: a pod that is being deleted stays until the test ends it.
 
+mod coscheduling;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -20,7 +22,7 @@ const LIFETIME: Duration = Duration::from_secs(600);
 struct Cluster {
     plane: Plane,
     extender: Extender,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Cluster {
@@ -44,8 +46,15 @@ impl Cluster {
         placement: &str,
         other: &str,
     ) -> Option<Self> {
+        let mut cluster = Self::prepare(test, arguments[0], placement)?;
+        cluster.start_scheduler(arguments[1], other);
+        Some(cluster)
+    }
+
+    /// All but the scheduler.
+    fn prepare(test: &str, api_arguments: &[String], placement: &str) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut plane = Plane::start(test, folder.path(), arguments[0])?;
+        let plane = Plane::start(test, folder.path(), api_arguments)?;
         for (name, value) in [("low", 10), ("middle", 20), ("high", 1000)] {
             plane.apply(&json!({
                 "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
@@ -54,14 +63,18 @@ impl Cluster {
         }
         let extender =
             Extender::start_for(&plane.kubeconfig(), &["--node-placement", placement], LIFETIME);
-        let address = extender.address().to_string();
-        let text = scheduler_configuration(&plane.kubeconfig(), &address);
+        Some(Self { plane, extender, folder })
+    }
+
+    /// Starts the scheduler with the shipped configuration, which `more` continues.
+    fn start_scheduler(&mut self, arguments: &[String], more: &str) {
+        let address = self.extender.address().to_string();
+        let text = scheduler_configuration(&self.plane.kubeconfig(), &address);
         let text = with_hami_resources(&text);
-        let configuration = folder.path().join("scheduler.yaml");
-        fs::write(&configuration, format!("{text}\n{other}")).expect("a file");
+        let configuration = self.folder.path().join("scheduler.yaml");
+        fs::write(&configuration, format!("{text}\n{more}")).expect("a file");
         let configuration = format!("--config={}", configuration.display());
-        plane.start_scheduler(&[arguments[1], &[configuration]].concat());
-        Some(Self { plane, extender, _folder: folder })
+        self.plane.start_scheduler(&[arguments, &[configuration]].concat());
     }
 
     fn create(&self, name: &str, units: u64, class: &str) {
