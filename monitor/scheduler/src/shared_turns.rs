@@ -353,8 +353,8 @@ mod tests {
         );
     }
 
-    /// Regression: beside another one's turns it seemed to rest, was compared with what had not been
-    /// measured, and stayed for four seconds, whatever it did.
+    /// Regression: beside another one's turns it seemed to rest, was compared with what had not
+    /// been measured, and stayed for four seconds, whatever it did.
     #[test]
     fn container_whose_gaps_grow_beside_others_is_judged_as_before() {
         let mut gpu = sharing();
