@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::Cluster;
 
-/// Waits longer than a test takes, unless a gang has a timeout of its own.
+/// Waits longer than a test takes, unless a gang has a timeout of its own. A gang that found no room
+/// rests for a minute: else the plugin's queue has it before the others again and again.
 const PROFILE: &str = "\
 profiles:
   - schedulerName: default-scheduler
@@ -23,7 +24,7 @@ profiles:
         disabled: [{name: '*'}]
     pluginConfig:
       - name: Coscheduling
-        args: {permitWaitingTimeSeconds: 600}
+        args: {permitWaitingTimeSeconds: 600, podGroupBackoffSeconds: 60}
 ";
 
 /// A scheduler that does not run. Its pods count as members of their gang, so the plugin tries the
