@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::Cluster;
 
-/// Waits longer than a test takes, unless a gang has a timeout of its own. A gang that found no room
-/// rests for a minute: else the plugin's queue has it before the others again and again.
+/// Waits longer than a test takes, unless a gang has a timeout of its own. A gang that found no
+/// room rests for a minute: else the plugin's queue has it before the others again and again.
 const PROFILE: &str = "\
 profiles:
   - schedulerName: default-scheduler
@@ -41,8 +41,7 @@ fn prepare(test: &str) -> Option<Cluster> {
     let mut cluster = Cluster::prepare(test, &[], "binpack")?;
     cluster.plane.set_scheduler(scheduler);
     let group = "scheduling.x-k8s.io";
-    let schema =
-        json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     cluster.plane.apply(&json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {
@@ -53,8 +52,10 @@ fn prepare(test: &str) -> Option<Cluster> {
         "spec": {
             "group": group, "scope": "Namespaced",
             "names": {"kind": "PodGroup", "plural": "podgroups", "singular": "podgroup"},
-            "versions":
-                [{"name": "v1alpha1", "served": true, "storage": true, "schema": schema}],
+            "versions": [{
+                "name": "v1alpha1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": schema},
+            }],
         },
     }));
     until_holds("the API server serves gangs", || {
