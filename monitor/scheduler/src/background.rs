@@ -120,9 +120,9 @@ impl Gpu {
         if tenant.gap >= self.tuning.background_gap && modest {
             return Some(Why::Sparse(None));
         }
+        let reported = tenant.account.reported;
         self.gains_by_sharing(now, at).then(|| {
-            let length = self.tuning.shared_turns_period;
-            Why::HostBound(SharedTurns::new(now, length, tenant, &self.tuning))
+            Why::HostBound(SharedTurns::new(now, self.tuning.shared_turns_period, reported))
         })
     }
 
@@ -223,8 +223,7 @@ impl Gpu {
         if costly || (before.saturates && period.saturates) {
             if self.gains_by_sharing(now, at) {
                 let length = Nanos(self.tuning.shared_turns_period.0 / 8);
-                let shared = SharedTurns::new(now, length, tenant, &self.tuning);
-                return Outcome::Stays(Why::HostBound(shared));
+                return Outcome::Stays(Why::HostBound(SharedTurns::new(now, length, reported)));
             }
             return Outcome::Leaves(self.tuning.background_cooldown);
         }

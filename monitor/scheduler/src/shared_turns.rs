@@ -52,14 +52,11 @@ pub(super) struct SharedTurns {
     since: Nanos,
     /// What it had reported at `since`.
     reported: Nanos,
-    /// Its gaps were longer than a turn lasts through. Beside others its gaps are partly theirs.
-    rests: bool,
 }
 
 impl SharedTurns {
-    pub(super) fn new(now: Nanos, length: Nanos, tenant: &Tenant, tuning: &Tuning) -> Self {
-        let (reported, rests) = (tenant.account.reported, tenant.rests(tuning));
-        Self { until: now + length, since: now, reported, rests }
+    pub(super) fn new(now: Nanos, length: Nanos, reported: Nanos) -> Self {
+        Self { until: now + length, since: now, reported }
     }
 }
 
@@ -115,16 +112,15 @@ impl Gpu {
         let tenant = &self.queue[at];
         let duty = tenant.duty();
         let most = self.slices(at).min(duty);
-        let rests = tenant.rests(&self.tuning);
-        let gains = self.in_turns(now, tenant, rests).is_some_and(|in_turns| most > in_turns);
+        let gains = self.in_turns(now, tenant).is_some_and(|in_turns| most > in_turns);
         let is_known = tenant.is_host_bound() || (tenant.background.is_some() && duty < HOST_BOUND);
         is_known && gains && self.turn_holders(now, at) <= 1
     }
 
     /// Returns what a container computes with turns of its own, in thousandths of the GPU: of its
     /// share what its gaps leave. Turns do not last through rests, so then it must be measured.
-    fn in_turns(&self, now: Nanos, tenant: &Tenant, rests: bool) -> Option<u64> {
-        if rests {
+    fn in_turns(&self, now: Nanos, tenant: &Tenant) -> Option<u64> {
+        if tenant.rests(&self.tuning) {
             tenant.in_turns
         } else {
             Some(self.share_of(now, tenant) * tenant.duty() / 1000)
@@ -157,7 +153,7 @@ impl Gpu {
         shared: SharedTurns,
         over: bool,
     ) -> Outcome {
-        let in_turns = self.in_turns(now, &self.queue[at], shared.rests).unwrap_or_default();
+        let in_turns = self.in_turns(now, &self.queue[at]).unwrap_or_default();
         let alone_with_one = self.turn_holders(now, at) <= 1;
         let (trial, base) =
             (TRIAL_PERIODS * self.tuning.background_period.0, self.tuning.background_cooldown);
@@ -166,7 +162,7 @@ impl Gpu {
         let used = part((tenant.account.reported - shared.reported).0.min(time), 1000, time).0;
         let least = if time < trial {
             MIN_TRIAL_YIELD
-        } else if shared.rests {
+        } else if tenant.rests(&self.tuning) {
             MIN_RESTING_YIELD
         } else {
             MIN_YIELD
@@ -351,16 +347,6 @@ mod tests {
             gpu.queue[0].background_not_before <= NOW + ms(4000),
             "it may share turns again when that is measured"
         );
-    }
-
-    /// Regression: beside another one's turns it seemed to rest, was compared with what had not
-    /// been measured, and stayed for four seconds, whatever it did.
-    #[test]
-    fn container_whose_gaps_grow_beside_others_is_judged_as_before() {
-        let mut gpu = sharing();
-        (gpu.queue[0].gap, gpu.queue[0].in_turns) = (ms(2), None);
-        (0..4).for_each(|at| observe(&mut gpu, 50 * at, 50 * (at + 1), us(14_000)));
-        assert!(background(&gpu).is_none());
     }
 
     /// In turns it has 300 thousandths: half of what it computes.
