@@ -939,7 +939,7 @@ fn examples_request_what_their_documents_say() {
     assert!(pods("004-hami.yaml").iter().all(|pod| PodRequest::of(pod, plain).is_none()));
 }
 
-/// The policy that replaces HAMi's webhook names HAMi's resources. `cluster.rs` applies it to an
+/// The policy that replaces HAMi's webhook names HAMi's resources. `cluster` applies it to an
 /// API server.
 #[test]
 fn policy_for_hami_covers_its_resources() {
