@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::Cluster;
 
 /// Waits longer than a test takes, unless a gang has a timeout of its own. A gang that found no
-/// room rests for a minute: else the plugin's queue has it before the others again and again.
+/// room rests for a minute: without that, another pod did not get its room within three.
 const PROFILE: &str = "\
 profiles:
   - schedulerName: default-scheduler
