@@ -285,8 +285,8 @@ fn invalid_start_is_reported() {
 
 /// The requests of a kube-scheduler 1.36.2 while document 001's four deployments were started on
 /// two nodes with a GPU each, the fourth was deleted, and a pod got its room. They were recorded at
-/// `--log-level trace` in the tests of `cluster`. Each line has a verb and a body. Where one node is
-/// left, it requests no priorities.
+/// `--log-level trace` in the tests of `cluster`. Each line has a verb and a body. Where one node
+/// is left, it requests no priorities.
 const RECORDED: &str = include_str!("../golden/kube-scheduler-1.36.2.txt");
 
 #[test]
