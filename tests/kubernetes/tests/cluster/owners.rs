@@ -26,6 +26,12 @@ fn gpus_that_are_taken_out_get_no_pods() {
         cluster.running(&format!("app={name}"), 1);
         cluster.kubectl(&["delete", "pod", name]).exits(0);
     };
+    let has_no_units = || {
+        until("the kubelet has no units", || {
+            let node = cluster.object("node", "", node)?;
+            (node["status"]["allocatable"]["aliyun.com/gpu-mem"] == "0").then_some(())
+        });
+    };
     let map = format!("unhealthy-gpu-{node}");
     let words = ["create", "configmap", &map, "-n", "kube-system", "--from-literal=gpus=0,1,2,3"];
     cluster.kubectl(&words).exits(0);
@@ -42,10 +48,7 @@ fn gpus_that_are_taken_out_get_no_pods() {
     };
     plugin(r#""4""#);
     println!("{}", cluster.reported(node, "the device plugin of nvidia.com/gpu"));
-    until("the kubelet has no units", || {
-        let node = cluster.object("node", "", node)?;
-        (node["status"]["allocatable"]["aliyun.com/gpu-mem"] == "0").then_some(())
-    });
+    has_no_units();
     waits("beside", "Insufficient aliyun.com/gpu-mem", "other_owner");
     plugin("null");
     runs("beside");
@@ -53,6 +56,7 @@ fn gpus_that_are_taken_out_get_no_pods() {
     let slice = slice_of_nvidias_driver(&cluster, node);
     cluster.apply_text(&slice);
     println!("{}", cluster.reported(node, "the driver gpu.nvidia.com"));
+    has_no_units();
     waits("after", "Insufficient aliyun.com/gpu-mem", "other_owner");
     cluster.delete_text(&slice);
     runs("after");
