@@ -86,8 +86,9 @@ pub(super) fn set(
         }
     }
     let gap = if rest.is_empty() || rest.ends_with('\n') { "" } else { "\n" };
+    let kept = settings_of_default(before, plugin);
     let runtime = format!(
-        "[{table}]\n  runtime_type = \"io.containerd.runc.v2\"\n  \
+        "[{table}]\n  runtime_type = \"io.containerd.runc.v2\"\n{kept}  \
          [{table}.options]\n    BinaryName = {quoted}\n{systemd}"
     );
     Ok(format!("{rest}{gap}{BEGIN}\n{head}{table_of_default}{own}{runtime}{END}\n"))
@@ -147,6 +148,32 @@ pub(super) fn check_next(name: &str, program: &str, next: Option<&str>) -> Resul
          it, and repeat this"
     );
     Ok(())
+}
+
+/// Returns the lines of the default runtime's table that say how CRI starts containers with it, such
+/// as `base_runtime_spec` on a node of kind: pods keep them where cgpu stands for that runtime.
+/// Empty if the default is in another file, or in what a template does not show.
+fn settings_of_default(before: &str, plugin: &str) -> String {
+    let Ok(Some(before)) = unset(before) else { return String::new() };
+    let Ok(file) = before.parse::<toml::Table>() else { return String::new() };
+    let containerd = file.get("plugins").and_then(|it| it.get(plugin)?.get("containerd"));
+    let name = containerd.and_then(|it| it.get("default_runtime_name")?.as_str());
+    let name = name.filter(|name| !name.is_empty()).unwrap_or("runc");
+    let runtime = containerd.and_then(|it| it.get("runtimes")?.get(name)?.as_table());
+    let settings = runtime.into_iter().flatten().filter(|(key, value)| {
+        !key.starts_with("runtime_") && !value.is_table() && !is_unset(value)
+    });
+    settings.map(|(key, value)| format!("  {key} = {value}\n")).collect()
+}
+
+/// Whether a value is what containerd takes for a setting that is not there.
+fn is_unset(value: &toml::Value) -> bool {
+    match value {
+        toml::Value::String(text) => text.is_empty(),
+        toml::Value::Array(items) => items.is_empty(),
+        toml::Value::Boolean(is_on) => !is_on,
+        _ => false,
+    }
 }
 
 /// Returns the program of a runtime; `None` if it is not in this file.
@@ -328,6 +355,12 @@ mod tests {
             let options = &read["plugins"][plugin]["containerd"]["runtimes"]["cgpu"]["options"];
             let is_systemd = options.get("SystemdCgroup").and_then(toml::Value::as_bool);
             assert_eq!(is_systemd.is_some(), before.contains("SystemdCgroup = true"), "{after}");
+            // What a node of kind starts each container with.
+            let base = read["plugins"][plugin]["containerd"]["runtimes"]["cgpu"]
+                .get("base_runtime_spec")
+                .and_then(toml::Value::as_str);
+            let of_kind = Some("/etc/containerd/cri-base.json");
+            assert_eq!(base, of_kind.filter(|base| before.contains(base)), "{after}");
             assert_eq!(set(&after, "/c", true).unwrap(), after);
             assert_eq!(unset(&after).unwrap().unwrap().trim_end(), before.trim_end());
             // The runtime is kept without being the default.
@@ -365,6 +398,7 @@ mod tests {
             let before = format!(
                 "version = {version}\n\n[plugins]\n\n  [{table}]\n    default_runtime_name = \"nvidia\"\n\n      \
                  [{table}.runtimes.nvidia]\n        privileged_without_host_devices = false\n        \
+                 pod_annotations = [\"nvidia.com/*\"]\n        runtime_path = \"\"\n        \
                  runtime_type = \"io.containerd.runc.v2\"\n\n        [{table}.runtimes.nvidia.options]\n          \
                  BinaryName = \"{program}\"\n          SystemdCgroup = true\n"
             );
@@ -379,6 +413,8 @@ mod tests {
             let runtimes = &read["plugins"][plugin]["containerd"]["runtimes"];
             assert_eq!(runtimes["nvidia"]["options"]["BinaryName"].as_str(), Some(program));
             assert_eq!(runtimes["cgpu"]["options"]["SystemdCgroup"].as_bool(), Some(true));
+            let own: Vec<&String> = runtimes["cgpu"].as_table().unwrap().keys().collect();
+            assert_eq!(own, ["options", "pod_annotations", "runtime_type"], "{after}");
             assert_eq!(
                 super::set(&after, "/c", true, Some(program), "config.toml").unwrap(),
                 after
