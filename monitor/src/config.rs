@@ -61,7 +61,6 @@ const NONE: &str = "none";
 
 const BASE_SLICE_MS: RangeInclusive<u64> = 1..=20;
 const OVER_LIMIT_MARGIN_MIB: RangeInclusive<u64> = 0..=1_048_576;
-const WALL_MARGIN_MIB: RangeInclusive<u64> = 0..=1_048_576;
 const OVER_LIMIT_GRACE_S: RangeInclusive<u64> = 1..=86_400;
 const TIME_SCALE: RangeInclusive<f64> = 0.1..=1000.0;
 
@@ -81,7 +80,7 @@ struct Contents {
     over_limit_margin_mib: Option<Spanned<i64>>,
     over_limit_grace_s: Option<Spanned<i64>>,
     wall: Option<Spanned<String>>,
-    wall_margin_mib: Option<Spanned<i64>>,
+    wall_margin_mib: Option<i64>,
     metrics: Option<Spanned<String>>,
     metrics_hami: bool,
     page: Option<Spanned<String>>,
@@ -218,13 +217,14 @@ pub struct Start {
 pub struct WallConfig {
     /// Whether the monitor sets them.
     pub is_on: bool,
-    /// By how much they exceed a container's limit for each process; none: as measured.
-    pub margin: Option<Bytes>,
+    /// By how much they exceed a container's limit for each process, in MiB; none: as measured. One
+    /// below zero, or above a GPU's memory, starts no container there.
+    pub margin_mib: Option<i64>,
 }
 
 impl Default for WallConfig {
     fn default() -> Self {
-        Self { is_on: true, margin: None }
+        Self { is_on: true, margin_mib: None }
     }
 }
 
@@ -395,9 +395,7 @@ impl Config {
                 return Err(file.wrong(contents.wall.as_ref().map(Spanned::span), &what));
             }
         };
-        let margin = contents.wall_margin_mib.as_ref();
-        let margin = file.number("wall_margin_mib", margin, &WALL_MARGIN_MIB)?;
-        Ok(WallConfig { is_on, margin: margin.map(Bytes::from_mib) })
+        Ok(WallConfig { is_on, margin_mib: contents.wall_margin_mib })
     }
 
     fn over_limit(file: &Source<'_>, contents: &Contents) -> Result<OverLimit> {
@@ -429,15 +427,17 @@ mod tests {
     #[test]
     fn wall_is_on_off_or_explained() {
         let wall = |text: &str| load(&format!("root = '/x'\n{text}")).map(|it| it.start.wall);
-        assert_eq!(wall("").unwrap(), WallConfig { is_on: true, margin: None });
+        assert_eq!(wall("").unwrap(), WallConfig { is_on: true, margin_mib: None });
         assert_eq!(wall("wall = 'auto'").unwrap(), WallConfig::default());
         assert!(!wall("wall = 'off'").unwrap().is_on);
-        assert_eq!(wall("wall_margin_mib = 0").unwrap().margin, Some(Bytes::ZERO));
+        for margin in [-1, 0, 1 << 60] {
+            let config = wall(&format!("wall_margin_mib = {margin}")).unwrap();
+            assert_eq!(config.margin_mib, Some(margin), "judged for each GPU");
+        }
         for (text, expected) in [
             ("wall = 'required'", "runtime.toml"),
             ("wall = 'on'", "expected \"auto\" or \"off\", found \"on\""),
-            ("wall_margin_mib = -1", "expected 0 to 1048576"),
-            ("wall_margin_mib = 1048577", "expected 0 to 1048576"),
+            ("wall_margin_mib = 'much'", "expected i64"),
         ] {
             let error = wall(text).unwrap_err().to_string();
             assert!(error.contains(expected) && error.contains("line 2"), "{error}");

@@ -38,7 +38,7 @@ pub(crate) fn of(host: &mut Host, now: Nanos) -> Status {
         uptime_ms: (now - host.started).0 / 1_000_000,
         root: host.root.clone(),
         allow_overcommit: host.start.allow_overcommit,
-        warnings: host.warnings.clone(),
+        warnings: host.warnings.iter().cloned().chain(host.margin_warnings()).collect(),
         host_memory: host.exposures.iter().map(ToString::to_string).collect(),
         gpus: (0..host.devices.len()).map(|at| gpu(host, at)).collect(),
         containers,

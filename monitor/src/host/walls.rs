@@ -255,7 +255,7 @@ impl Host {
     ) -> Option<Wanted> {
         let total = Bytes(self.total(device));
         // Containers that run already keep a limit where the configured margin cannot apply.
-        let configured = self.start.wall.margin.filter(|_| self.margin_error(device).is_none());
+        let configured = self.configured_margin(device).unwrap_or_default();
         let margin = margin(configured, device.context);
         Some(Wanted {
             limit: self.wall_limit(container, device)?,
@@ -284,13 +284,34 @@ impl Host {
         device.index.is_instance().then_some(Reason::Mig)
     }
 
-    /// Returns why no container is to start on a device: the configured margin exceeds its memory,
-    /// as far as that is known. The limit would be none.
-    fn margin_error(&self, device: &DeviceState) -> Option<String> {
+    /// Returns the configured margin; none: there is none. Error: why no container is to start on the
+    /// device, where it is below zero or exceeds the memory, as far as that is known: the limit would
+    /// be none.
+    fn configured_margin(&self, device: &DeviceState) -> Result<Option<Bytes>, String> {
+        let Some(margin) = self.start.wall.margin_mib else { return Ok(None) };
         let total = Bytes(self.total(device));
-        let margin = self.start.wall.margin.filter(|margin| *margin > total && total > Bytes::ZERO);
-        let [margin, total] = [margin?, total].map(|bytes| bytes.0 >> 20);
-        Some(format!("wall_margin_mib in monitor.toml is {margin}, but the GPU has {total} MiB"))
+        match u64::try_from(margin).map(Bytes::from_mib) {
+            Err(_) => Err(format!("wall_margin_mib in monitor.toml is {margin}, below zero")),
+            Ok(bytes) if bytes > total && total > Bytes::ZERO => Err(format!(
+                "wall_margin_mib in monitor.toml is {margin}, but the GPU has {} MiB",
+                total.0 >> 20
+            )),
+            Ok(bytes) => Ok(Some(bytes)),
+        }
+    }
+
+    /// Returns why no container with a wall is to start on a device; none: it may.
+    fn start_error(&self, device: &DeviceState) -> Option<String> {
+        let has_walls = self.start.wall.is_on && self.device_absent(device).is_none();
+        self.configured_margin(device).err().filter(|_| has_walls)
+    }
+
+    /// Returns a warning for each device on which no container starts.
+    pub(crate) fn margin_warnings(&self) -> impl Iterator<Item = String> {
+        self.devices.iter().filter_map(|device| {
+            let error = self.start_error(device)?;
+            Some(format!("no container starts on GPU {}: {error}", device.index))
+        })
     }
 
     /// Returns a container's wall on a device; none: it has no limit there.
@@ -330,8 +351,7 @@ impl Host {
         let of = |device: &DeviceState| {
             let (wall, observed) = self.wall(container, device)?;
             let (state, reason) = state(&wall, observed);
-            let absent = self.wall_absent(container).or_else(|| self.device_absent(device));
-            let error = self.margin_error(device).filter(|_| absent.is_none());
+            let error = self.start_error(device).filter(|_| self.wall_absent(container).is_none());
             Some(RegisteredWall { uuid: device.name(), state, reason, error })
         };
         self.devices.iter().filter_map(of).collect()

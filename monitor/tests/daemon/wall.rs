@@ -594,7 +594,7 @@ fn reasons_without_a_limit_are_told() {
 /// The limit would be none. `cgpu-runtime` refuses the start with the reason. A container that runs
 /// keeps its limit, also if the monitor starts again.
 #[test]
-fn margin_that_exceeds_the_gpu_is_told() {
+fn margin_that_cannot_apply_is_told() {
     Fixture::each("margin", |fixture| {
         let mut monitor = fixture.monitor_with("wall_margin_mib = 600\n");
         let folder = fixture.folder(ID);
@@ -605,25 +605,38 @@ fn margin_that_exceeds_the_gpu_is_told() {
         assert_eq!(fixture.hard(&folder), Some(1600));
         let file = fixture.root().join("monitor.toml");
         let config = fs::read_to_string(&file).unwrap();
-        fs::write(&file, config.replace("_margin_mib = 600", "_margin_mib = 8193")).unwrap();
-        let is_kept = |monitor: &Monitor| {
+        let is_kept = |monitor: &Monitor, margin: i64, why: &str| {
             // Its margin is that without a configured one.
             eventually("the limit", || fixture.hard(&folder) == Some(1512));
             let registered = fixture.register(monitor, &dir, client.pid());
-            let error = "wall_margin_mib in monitor.toml is 8193, but the GPU has 8192 MiB";
-            assert_eq!(registered.walls[0].error.as_deref(), Some(error));
+            let error = format!("wall_margin_mib in monitor.toml is {margin}, {why}");
+            assert_eq!(registered.walls[0].error, Some(error));
             eventually("a wall", || {
                 let wall = wall(monitor, ID);
                 assert_eq!(wall.changed, None);
                 (wall.state, wall.hard) == (WallState::Driver, Some(1512 * MIB))
             });
             assert_eq!(fixture.hard(&folder), Some(1512));
+            let warning = format!(
+                "no container starts on GPU 0: wall_margin_mib in monitor.toml is {margin}"
+            );
+            let warnings = status(monitor).warnings;
+            assert!(warnings.len() == 1 && warnings[0].starts_with(&warning), "{warnings:?}");
         };
-        monitor.signal(Signal::HUP);
-        is_kept(&monitor);
-        monitor.kill();
-        monitor.restart();
-        is_kept(&monitor);
+        for (margin, why) in [(8193, "but the GPU has 8192 MiB"), (-1, "below zero")] {
+            let text = config.replace("_margin_mib = 600", &format!("_margin_mib = {margin}"));
+            fs::write(&file, text).unwrap();
+            monitor.signal(Signal::HUP);
+            // The file is read when the error of the registration is the new one.
+            eventually("the new configuration", || {
+                let error = fixture.register(&monitor, &dir, client.pid()).walls[0].error.clone();
+                error.is_some_and(|error| error.contains(why))
+            });
+            is_kept(&monitor, margin, why);
+            monitor.kill();
+            monitor.restart();
+            is_kept(&monitor, margin, why);
+        }
     });
 }
 

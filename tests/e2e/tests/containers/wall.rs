@@ -9,8 +9,7 @@ with_each_runtime! {
     container_that_is_deleted_takes_no_memory_beyond_its_limit
     variables_of_the_vendors_limits_are_not_in_the_container
     required_limit_that_the_driver_does_not_hold_starts_no_container
-    margin_larger_than_the_gpu_starts_no_container
-    margin_below_zero_starts_no_container_that_requires_a_wall
+    margin_that_cannot_apply_starts_no_container
     limit_of_a_share_is_there_before_its_first_process
 }
 
@@ -434,28 +433,33 @@ mod steps {
     }
 
     /// Also where no wall is required. A container that runs keeps its limit.
-    pub(crate) fn margin_larger_than_the_gpu_starts_no_container(test: &str, runtime: Runtime) {
-        const BEFORE: &str = "tree = \"none\"\nwall_margin_mib = 600\n";
-        const TOO_LARGE: &str = "tree = \"none\"\nwall_margin_mib = 23029\n";
+    pub(crate) fn margin_that_cannot_apply_starts_no_container(test: &str, runtime: Runtime) {
+        const MARGINS: [(i64, &str); 2] =
+            [(23029, "but the GPU has 23028 MiB"), (-1, "below zero")];
         let Some(_groups) = groups(test) else { return };
-        for back_end in WALLS {
+        for (back_end, (margin, why)) in
+            WALLS.into_iter().zip(MARGINS).chain([("dmem", MARGINS[1])])
+        {
+            let config = |margin| format!("tree = \"none\"\nwall_margin_mib = {margin}\n");
             let fixture = Fixture::new(A10).walled(back_end);
             let Some(oci) = OciHost::open(test, &fixture, runtime, A10) else { return };
-            let good = Monitor::start_with(&fixture, BEFORE);
+            let good = Monitor::start_with(&fixture, &config(600));
             let running = oci.start("running", NEIGHBOUR);
             let is_set = || (shown(&fixture, "running")["state"] == "driver").then_some(());
             fixture.eventually("the wall", is_set);
             drop(good);
-            let too_large = Monitor::start_with(&fixture, TOO_LARGE);
+            let bad = Monitor::start_with(&fixture, &config(margin));
             fixture.eventually("the wall", is_set);
-            let reason = "wall_margin_mib in monitor.toml is 23029, but the GPU has 23028 MiB";
+            let reason = format!("wall_margin_mib in monitor.toml is {margin}, {why}");
+            let warning = format!("no container starts on GPU 0: {reason}");
+            assert_eq!(fixture.smi()["warnings"], serde_json::json!([warning]));
             let message = oci.refused("one", ATTACKER);
-            assert!(message.contains(reason) && !message.contains('\n'), "{message}");
+            assert!(message.contains(&reason) && !message.contains('\n'), "{message}");
             // Without an engine the hook refuses. crun does not pass on a hook's output.
             let bundle = oci.bundle("two", ATTACKER, &["true"]);
             let refused = oci.quiet(&["run", "--bundle", &bundle.to_string_lossy(), "two"]);
             assert!(refused.code() != Some(0), "{refused:?}");
-            assert!(runtime == Runtime::Crun || refused.stderr.contains(reason), "{refused:?}");
+            assert!(runtime == Runtime::Crun || refused.stderr.contains(&reason), "{refused:?}");
             for id in ["one", "two"] {
                 let state = Outcome::of(oci.runtime(&["state", id]));
                 assert!(state.code() != Some(0), "it is there: {state:?}");
@@ -465,39 +469,12 @@ mod steps {
                 (limited(&fixture).len() == 1 && records == ["running"]).then_some(())
             });
             assert_eq!(shown(&fixture, "running")["state"], "driver");
-            drop(too_large);
+            drop(bad);
             let _off = monitor(&fixture, "off");
             oci.start("three", ATTACKER).delete();
             running.delete();
             is_clean(&fixture);
         }
-    }
-
-    /// A margin below zero is none that the monitor understands: it does not start, and its message
-    /// names the line. Without a monitor a container starts, unless the host requires the wall.
-    pub(crate) fn margin_below_zero_starts_no_container_that_requires_a_wall(
-        test: &str,
-        runtime: Runtime,
-    ) {
-        let fixture = Fixture::new(A10);
-        let Some(oci) = OciHost::open(test, &fixture, runtime, A10) else { return };
-        let file = fixture.path("negative.toml");
-        fs::write(&file, "wall_margin_mib = -1\n").expect("a configuration");
-        let mut start = fixture.native(&fixture.dist().file("cgpu-monitor"));
-        start.arg("--config").arg(&file);
-        let outcome = Outcome::of(start).exits(1);
-        assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
-        let expected = "line 1: wall_margin_mib: expected 0 to 1048576, found -1";
-        assert!(outcome.stderr.contains(expected), "{outcome:?}");
-        let container = oci.start("auto", ATTACKER);
-        assert_eq!(sizes(&container, &["/bin/meminfo"]), [LIMIT]);
-        container.delete();
-        let config = fs::read_to_string(oci.config()).expect("a configuration");
-        fs::write(oci.config(), config + "wall = \"required\"\n").expect("a configuration");
-        let message = oci.refused("required", ATTACKER);
-        assert!(message.contains("start cgpu-monitor"), "{message}");
-        assert!(!message.contains('\n'), "{message}");
-        is_clean(&fixture);
     }
 
     /// The engine's own runtime starts it, with the hooks of a claim's CDI device.

@@ -194,25 +194,30 @@ fn required_limit_that_the_driver_does_not_hold_refuses_the_start() {
 }
 
 #[test]
-fn margin_larger_than_the_gpu_starts_no_program() {
-    let test = "margin_larger_than_the_gpu_starts_no_program";
+fn margin_that_cannot_apply_starts_no_program() {
+    let test = "margin_that_cannot_apply_starts_no_program";
     let Some((_groups, caller)) = groups(test) else { return };
-    let fixture = Fixture::new(A10).walled("dmem");
-    let _monitor = Monitor::start_with(&fixture, "tree = \"none\"\nwall_margin_mib = 23029\n");
-    let start = |wall| {
-        let options = ["--mem", "1GiB", "--wall", wall, "--", "echo", "started"];
-        Outcome::of(run(&fixture, &caller, &options))
-    };
-    fixture.eventually("the GPU's size", || {
-        (fixture.smi()["gpus"][0]["memory_total"] == 23028 * MIB).then_some(())
-    });
-    for wall in ["auto", "required"] {
-        let refused = start(wall).exits(126);
-        assert!(refused.stdout.is_empty() && refused.stderr.lines().count() == 1, "{refused:?}");
-        assert!(refused.stderr.contains("wall_margin_mib in monitor.toml is 23029"), "{refused:?}");
+    for margin in [23029, -1] {
+        let fixture = Fixture::new(A10).walled("dmem");
+        let config = format!("tree = \"none\"\nwall_margin_mib = {margin}\n");
+        let _monitor = Monitor::start_with(&fixture, &config);
+        let start = |wall| {
+            let options = ["--mem", "1GiB", "--wall", wall, "--", "echo", "started"];
+            Outcome::of(run(&fixture, &caller, &options))
+        };
+        fixture.eventually("the GPU's size", || {
+            (fixture.smi()["gpus"][0]["memory_total"] == 23028 * MIB).then_some(())
+        });
+        for wall in ["auto", "required"] {
+            let refused = start(wall).exits(126);
+            let [said, printed] = [&refused.stderr, &refused.stdout].map(|text| text.lines());
+            assert!(printed.count() == 0 && said.count() == 1, "{refused:?}");
+            let reason = format!("wall_margin_mib in monitor.toml is {margin}");
+            assert!(refused.stderr.contains(&reason), "{refused:?}");
+        }
+        assert_eq!(start("off").exits(0).stdout, "started\n");
+        assert!(below(&caller).is_empty());
     }
-    assert_eq!(start("off").exits(0).stdout, "started\n");
-    assert!(below(&caller).is_empty());
 }
 
 /// Programs about memory, which check their own results. Not those that compare two values of the
