@@ -161,3 +161,22 @@ fn continuous_integration_has_the_rust_version_of_the_manifest() {
         assert!(workflow.contains(part), "{part}");
     }
 }
+
+/// Each file and folder of the sources that the page for contributors names.
+#[test]
+fn contributing_page_names_existing_files() {
+    let page = fs::read_to_string(root().join("CONTRIBUTING.md")).expect("the page");
+    let names = page.split('`').skip(1).step_by(2).filter(|name| {
+        let is_path = name.chars().all(|c| c.is_ascii_alphanumeric() || "./_-".contains(c));
+        is_path && name.contains('/')
+    });
+    let (mut found, mut missing) = (0, Vec::new());
+    for name in names {
+        found += 1;
+        if !root().join(name).exists() {
+            missing.push(name);
+        }
+    }
+    assert!(found > 30, "{found} names: the page has another form");
+    assert!(missing.is_empty(), "no such file: {missing:?}");
+}
