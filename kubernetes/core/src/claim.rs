@@ -49,6 +49,18 @@ pub struct Change {
 }
 
 impl Change {
+    /// Returns a change of a pod as it is known.
+    #[must_use]
+    pub fn of(pod: &PodRequest, annotations: BTreeMap<&'static str, Option<String>>) -> Self {
+        Self {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+            version: pod.version.clone(),
+            annotations,
+        }
+    }
+
     /// Returns the change as a merge patch. The API server answers with a conflict if the uid or
     /// the version is not the pod's.
     #[must_use]
@@ -124,7 +136,7 @@ pub fn claim(
         (annotation::ALLOCATION, text(json!(split).to_string())),
         (annotation::NODE, text(node.name.clone())),
     ];
-    Ok(change(pod, annotations.into()))
+    Ok(Change::of(pod, annotations.into()))
 }
 
 /// Checks a claim against all pods that were bound to its node or unbound when it was written, as
@@ -171,7 +183,7 @@ pub(crate) fn confirm<'a>(
 /// Returns the change that removes a claim.
 #[must_use]
 pub fn withdraw(pod: &PodRequest) -> Change {
-    change(pod, annotation::ALL.into_iter().map(|name| (name, None)).collect())
+    Change::of(pod, annotation::ALL.into_iter().map(|name| (name, None)).collect())
 }
 
 /// Returns whether a claim is stale: the pod is not bound, and the claim is old or from the future.
@@ -185,16 +197,6 @@ pub fn is_stale(pod: &PodRequest, now: u64) -> bool {
         Err(_) => None,
     };
     pod.bound.is_none() && claimed.is_some_and(|since| since.abs_diff(now) > CLAIM_TIMEOUT_NANOS)
-}
-
-fn change(pod: &PodRequest, annotations: BTreeMap<&'static str, Option<String>>) -> Change {
-    Change {
-        namespace: pod.namespace.clone(),
-        name: pod.name.clone(),
-        uid: pod.uid.clone(),
-        version: pod.version.clone(),
-        annotations,
-    }
 }
 
 #[cfg(test)]

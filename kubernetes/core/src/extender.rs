@@ -114,6 +114,15 @@ pub struct Filtered {
     pub error: String,
 }
 
+impl Filtered {
+    /// Whether a node fits.
+    #[must_use]
+    pub fn fits_any(&self) -> bool {
+        self.node_names.as_ref().is_some_and(|names| !names.is_empty())
+            || self.nodes.as_ref().is_some_and(|nodes| !nodes.items.is_empty())
+    }
+}
+
 /// Score of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -243,6 +252,13 @@ pub fn filter(cluster: &Cluster, candidates: &Candidates) -> Filtered {
         NodeList { items: items.cloned().collect() }
     });
     Filtered { nodes, node_names: names, ..answer }
+}
+
+/// Whether a node fits a pod that is known.
+#[must_use]
+pub fn fits(cluster: &Cluster, pod: &PodRequest, node: &str) -> bool {
+    let resource_request = pod.resource_request().map(Some);
+    RequestingPod { pod: Some(pod.clone()), resource_request }.fits(cluster, node).is_ok()
 }
 
 /// Returns the nodes that fit the pod; of a pod of a gang only the best one, on which it is placed

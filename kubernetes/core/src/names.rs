@@ -117,6 +117,10 @@ pub mod annotation {
     /// Annotations of a claim: a withdrawal removes all of them.
     pub const ALL: [&str; 7] = [INDEX, DEVICE, POD, ASSIGNED, ASSUME_TIME, ALLOCATION, NODE];
 
+    /// Time in nanoseconds since 1970 at which the extender found a node for a pod that none had
+    /// fitted, and had the scheduler try it again.
+    pub const RETRIED: &str = "cgpu.dev/retried";
+
     /// Slices of the containers as `{"container":"slice"}`, written by the device plugin when they
     /// start.
     pub const SLICES: &str = "cgpu.dev/slices";

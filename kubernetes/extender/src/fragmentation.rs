@@ -38,9 +38,7 @@ impl Fragmentation {
     /// Records the result of filter.
     pub(crate) fn filtered(&self, candidates: &Candidates, filtered: &Filtered) {
         let Some(pod) = &candidates.pod else { return };
-        let names = filtered.node_names.as_ref().is_none_or(Vec::is_empty);
-        let nodes = filtered.nodes.as_ref().is_none_or(|nodes| nodes.items.is_empty());
-        let is_unfit = names && nodes && !filtered.failed_nodes.is_empty();
+        let is_unfit = !filtered.fits_any() && !filtered.failed_nodes.is_empty();
         let mut waiting = self.waiting();
         if !is_unfit {
             waiting.remove(&pod.metadata.uid);

@@ -11,6 +11,7 @@
 //!                            sweep: withdraws stale claims (the leader)
 //!                            events: on pods and nodes
 //!                            fragmentation: events on pods that no GPU fits
+//!                            retry: has pods tried again that a node fits now
 //! ```
 //!
 //! `cgpu_kubernetes_core` makes all decisions. A restart loses no state.
@@ -27,6 +28,7 @@ mod metrics;
 mod options;
 mod peers;
 mod places;
+mod retry;
 mod routes;
 mod sweep;
 mod tls;
@@ -58,6 +60,7 @@ use crate::leader::Replicas;
 use crate::metrics::Metrics;
 use crate::options::{LogFormat, Options};
 use crate::places::Places;
+use crate::retry::Retry;
 use crate::routes::{Handlers, MAX_DECISIONS};
 use crate::tls::{Files, Identity};
 
@@ -142,6 +145,8 @@ async fn serve(options: Options) -> Result<()> {
         Arc::clone(&cache),
         Arc::clone(&events),
     ));
+    let retry = Arc::new(Retry::default());
+    tokio::spawn(retry::run(Arc::clone(&retry), api.clone(), Arc::clone(&cache)));
     let binder =
         Binder::new(api.clone(), Arc::clone(&cache), Duration::from_secs(options.watch_timeout));
     let placement = options.node_placement.into();
@@ -154,6 +159,7 @@ async fn serve(options: Options) -> Result<()> {
         binder,
         replicas,
         fragmentation,
+        retry,
         events,
         metrics: Arc::clone(&metrics),
         placement,

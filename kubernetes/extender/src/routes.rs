@@ -30,6 +30,7 @@ use crate::fragmentation::Fragmentation;
 use crate::leader::{Answerer, LeaderReply, Replicas};
 use crate::metrics::{Metrics, Outcome};
 use crate::places::{Place, Places};
+use crate::retry::Retry;
 
 /// Largest body of a binding, in bytes: four names.
 const MAX_BINDING_BYTES: usize = 16 << 10;
@@ -49,6 +50,7 @@ pub(crate) struct Handlers {
     pub binder: Binder,
     pub replicas: Replicas,
     pub fragmentation: Arc<Fragmentation>,
+    pub retry: Arc<Retry>,
     pub events: Arc<EventRecorder>,
     pub metrics: Arc<Metrics>,
     pub placement: Placement,
@@ -212,6 +214,7 @@ impl Handlers {
             Ok(candidates) => {
                 let filtered = self.cache.filter(&candidates, self.placement);
                 self.fragmentation.filtered(&candidates, &filtered);
+                self.retry.filtered(&candidates, &filtered);
                 json(&filtered)
             }
             Err(refusal) => fails(refusal.to_string()),

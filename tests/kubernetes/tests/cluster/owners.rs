@@ -37,8 +37,7 @@ fn gpus_that_are_taken_out_get_no_pods() {
     cluster.kubectl(&words).exits(0);
     waits("cordoned", "4/4 GPUs: unhealthy", "gpu_taken_out");
     cluster.kubectl(&["delete", "configmap", &map, "-n", "kube-system"]).exits(0);
-    // The scheduler knows nothing of the map. It tries the pod again when the node changes.
-    cluster.kubectl(&["label", "node", node, "given=back"]).exits(0);
+    // The scheduler knows nothing of the map: the extender has it try the pod again.
     runs("cordoned");
 
     let plugin = |amount: &str| {

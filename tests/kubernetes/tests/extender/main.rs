@@ -9,6 +9,7 @@ mod memory;
 mod preemption;
 mod real;
 mod replicas;
+mod retry;
 mod serving;
 mod tls;
 

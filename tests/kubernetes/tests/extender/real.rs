@@ -201,6 +201,31 @@ fn fragmented_node_is_reported_or_freed() {
 
 /// The scheduler of 1.36 places all pods of a group before it binds the first one. Two of 9 units
 /// fit on a node; by its sum of 28 the scheduler finds room for three.
+/// Nothing tells the scheduler that the GPUs are back.
+#[test]
+fn pod_is_tried_again_when_its_gpus_are_back() {
+    let Some(cluster) = Cluster::start("real::pod_is_tried_again_when_its_gpus_are_back") else {
+        return;
+    };
+    cluster.plane.apply(&json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "data": {"gpus": "0,1"},
+        "metadata": {"name": "unhealthy-gpu-n1", "namespace": "kube-system"},
+    }));
+    let probe = pod("default", "probe", 1);
+    until("the extender knows it", || {
+        (cluster.extender.filter(&probe, &["n1"])["NodeNames"] == json!([])).then_some(())
+    });
+    cluster.create("waits", 8, "low");
+    until("it is refused", || {
+        let conditions = cluster.pod("waits")["status"]["conditions"].to_string();
+        conditions.contains("2/2 GPUs: unhealthy").then_some(())
+    });
+    let words = ["delete", "configmap", "unhealthy-gpu-n1", "--namespace", "kube-system"];
+    cluster.plane.kubectl(&words).expect("it is deleted");
+    cluster.gpu("waits");
+    println!("{}", cluster.pod("waits")["metadata"]["annotations"]["cgpu.dev/retried"]);
+}
+
 #[test]
 fn pods_of_a_gang_get_different_gpus_at_the_first_attempt() {
     let api = [
