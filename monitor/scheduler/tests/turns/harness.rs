@@ -168,6 +168,9 @@ impl Harness {
             for at in 0..container.processes.len() {
                 let mut siblings = Siblings::default();
                 for (other, process) in container.processes.iter().enumerate() {
+                    siblings.working += u64::from(
+                        other != at && process.cell.inflight > 0 && process.cell.ends > self.now,
+                    );
                     if other != at && process.cell.turn == container.page.turn && !process.dead {
                         siblings.spent += process.cell.spent;
                         siblings.remaining +=

@@ -17,6 +17,8 @@ const BOUND: u64 = 500 * US;
 const BATCH: u64 = 500 * US;
 /// Size of a thread's budget.
 const BUDGET: u64 = 200 * US;
+/// Largest budget on an open GPU.
+const OPEN_BUDGET: u64 = 5 * MS;
 /// A bound above this has larger budgets.
 const WIDE_BOUND: u64 = MS;
 /// Longest interval at which a held thread polls its work before that must be over.
@@ -198,6 +200,8 @@ pub(crate) struct Siblings {
     pub(crate) spent: u64,
     /// Predicted to be still running.
     pub(crate) remaining: u64,
+    /// How many of them have work in flight.
+    pub(crate) working: u64,
 }
 
 /// What a step of a process requests from the harness.
@@ -404,7 +408,7 @@ impl Process {
                     asked.notify = page.notify_requested && now - was > 20 * MS;
                     if !self.bounded || page.bound == 0 {
                         self.open_word = page.gate;
-                    } else if let Some(until) = self.throttle(now, throttled, page) {
+                    } else if let Some(until) = self.throttle(now, throttled, page, siblings) {
                         self.thread = Thread::Throttled {
                             until: until + random.between(20 * US, 50 * US),
                             since: throttled.unwrap_or(now),
@@ -414,7 +418,7 @@ impl Process {
                 }
                 YOURS if self.cell.spent + siblings.spent < page.granted => {
                     self.held = false;
-                    if let Some(until) = self.throttle(now, throttled, page) {
+                    if let Some(until) = self.throttle(now, throttled, page, siblings) {
                         self.thread = Thread::Throttled {
                             until: until + random.between(20 * US, 50 * US),
                             since: throttled.unwrap_or(now),
@@ -454,6 +458,9 @@ impl Process {
             };
             let credit = match page.bound {
                 0 => BUDGET,
+                bound if page.turn & 0xff == OPEN => {
+                    (bound / (1 + siblings.working) * 7 / 10).min(OPEN_BUDGET)
+                }
                 bound if bound > WIDE_BOUND => bound * 7 / 10,
                 bound => BUDGET.min(bound / 2),
             };
@@ -524,7 +531,13 @@ impl Process {
     }
 
     /// Returns until when to sleep before the next launch; none: launch.
-    fn throttle(&self, now: u64, since: Option<u64>, page: &Page) -> Option<u64> {
+    fn throttle(
+        &self,
+        now: u64,
+        since: Option<u64>,
+        page: &Page,
+        siblings: Siblings,
+    ) -> Option<u64> {
         let unmeasured: u64 =
             self.batches.iter().map(|batch| batch.launches).sum::<u64>() + self.pending.launches;
         let limit = (2 * self.cell.inflight).clamp(100 * US, (2 * MS).max(2 * page.bound));
@@ -536,6 +549,8 @@ impl Process {
         let bound = if page.beside { 2 * MS } else { BOUND };
         let bound = match page.bound {
             0 => bound,
+            // The contexts of a container share what it may have in flight on an open GPU.
+            told if trusted && page.turn & 0xff == OPEN => told / (1 + siblings.working),
             told if trusted => told,
             told => told.min(bound),
         };
