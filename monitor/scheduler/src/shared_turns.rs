@@ -123,8 +123,13 @@ impl Gpu {
         if tenant.rests(&self.tuning) {
             tenant.in_turns
         } else {
-            Some(self.share_of(now, tenant) * tenant.duty() / 1000)
+            Some(self.share_of_duty(now, tenant))
         }
+    }
+
+    /// Returns a container's share of what it computes alone, in thousandths of the GPU.
+    fn share_of_duty(&self, now: Nanos, tenant: &Tenant) -> u64 {
+        self.share_of(now, tenant) * tenant.duty() / 1000
     }
 
     /// Returns what the GPU's own slicing gives a container at this place in the queue that always
@@ -153,7 +158,11 @@ impl Gpu {
         shared: SharedTurns,
         over: bool,
     ) -> Outcome {
-        let in_turns = self.in_turns(now, &self.queue[at]).unwrap_or_default();
+        let tenant = &self.queue[at];
+        // Beside others its gaps are partly theirs: it may seem to rest, but what it does in turns
+        // has not been measured.
+        let measured = tenant.in_turns.filter(|_| tenant.rests(&self.tuning));
+        let in_turns = measured.unwrap_or_else(|| self.share_of_duty(now, tenant));
         let alone_with_one = self.turn_holders(now, at) <= 1;
         let (trial, base) =
             (TRIAL_PERIODS * self.tuning.background_period.0, self.tuning.background_cooldown);
@@ -162,7 +171,7 @@ impl Gpu {
         let used = part((tenant.account.reported - shared.reported).0.min(time), 1000, time).0;
         let least = if time < trial {
             MIN_TRIAL_YIELD
-        } else if tenant.rests(&self.tuning) {
+        } else if measured.is_some() {
             MIN_RESTING_YIELD
         } else {
             MIN_YIELD
@@ -347,6 +356,16 @@ mod tests {
             gpu.queue[0].background_not_before <= NOW + ms(4000),
             "it may share turns again when that is measured"
         );
+    }
+
+    /// Regression: beside another one's turns it seemed to rest, was compared with what had not
+    /// been measured, and stayed for four seconds, whatever it did.
+    #[test]
+    fn container_whose_gaps_grow_beside_others_is_judged_by_its_share() {
+        let mut gpu = sharing();
+        (gpu.queue[0].gap, gpu.queue[0].in_turns) = (ms(2), None);
+        (0..4).for_each(|at| observe(&mut gpu, 50 * at, 50 * (at + 1), us(14_000)));
+        assert!(background(&gpu).is_none());
     }
 
     /// In turns it has 300 thousandths: half of what it computes.

@@ -13,6 +13,8 @@ const BURSTS: &[Load] = &[Load::bursts(60, 8, 300)];
 const TWO: &[Load] = &[Load::saturating(60); 2];
 const LONG: &[Load] = &[Load::saturating(3000); 4];
 const SIXTEEN: &[Load] = &[Load::saturating(60); 16];
+/// Its host is the bottleneck.
+const EAGER: &[Load] = &[Load::host_bound(20, 33)];
 
 /// When a container stops its processes, and for how long.
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +123,9 @@ fn container_that_stops_its_processes_costs_its_neighbour_at_most_a_twentieth() 
         // Each time it continued, its neighbour paid 2 ms, as much as it may have in flight.
         (AVERAGE, [1, 1], (SATURATING, BURSTS), Stops::InTurn(200 * US, 30 * MS)),
         (AVERAGE, [1, 1], (SATURATING, BURSTS), Stops::OneLaunched(30 * MS)),
+        // It counted as one that rests once it shared turns, and was not judged by them.
+        (FAIR, [1, 1], (SIXTEEN, EAGER), Stops::After(MS, MS)),
+        (WEIGHTED, [1, 1], (SIXTEEN, EAGER), Stops::Waiting(MS)),
     ] {
         let kept = |seed| {
             let part = |stops| parts(policy, &weights, loads, stops, seed)[1];
@@ -130,5 +135,36 @@ fn container_that_stops_its_processes_costs_its_neighbour_at_most_a_twentieth() 
         let case = format!("{policy:?} {weights:?}, {} processes, {stops:?}", loads.0.len());
         println!("{case}: {kept:.3}");
         assert!(kept >= 0.95, "{case}: its neighbour keeps {kept:.3}");
+    }
+}
+
+/// Beside a container that never stops it may do more than that: it computes while the processes of
+/// the other one wait for their next turn. That is no share of its own.
+#[test]
+fn neighbour_of_a_container_that_stops_its_processes_keeps_its_share_of_what_it_does_alone() {
+    for (weights, loads, stops) in [
+        ([3, 1], (LONG, BURSTS), Stops::InTurn(3 * MS, 30 * MS)),
+        ([3, 1], (LONG, BURSTS), Stops::After(5 * MS, 30 * MS)),
+        ([1, 3], (SIXTEEN, EAGER), Stops::After(MS, 30 * MS)),
+        ([1, 3], (SIXTEEN, EAGER), Stops::OneLaunched(30 * MS)),
+        ([1, 1], (SIXTEEN, EAGER), Stops::InTurn(MS, 2 * MS)),
+    ] {
+        let part =
+            |policy, load, stops, seed| parts(policy, &weights, (load, loads.1), stops, seed)[1];
+        let alone = part(WEIGHTED, &[], Stops::Never, 1);
+        let share = f64::from(weights[1]) / f64::from(weights[0] + weights[1]);
+        let native = part(Policy::Native, loads.0, Stops::Never, 1);
+        for seed in [1, 2] {
+            let never = part(WEIGHTED, loads.0, Stops::Never, seed);
+            let stopped = part(WEIGHTED, loads.0, stops, seed);
+            let case = format!("{weights:?}, {} processes, {stops:?}", loads.0.len());
+            println!(
+                "{case}: {stopped:.1} %; {never:.1} beside one that never stops, {:.1} of what \
+                 it does alone, native {native:.1}",
+                share * alone
+            );
+            assert!(stopped >= 0.95 * never.min(share * alone), "{case}: {stopped:.1} %");
+            assert!(stopped > native, "{case}: native slicing gives {native:.1} %");
+        }
     }
 }
