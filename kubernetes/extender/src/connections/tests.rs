@@ -47,6 +47,7 @@ async fn server(limits: Limits) -> SocketAddr {
         api,
         cache,
         fragmentation: Arc::default(),
+        retry: Arc::default(),
         events: Arc::new(EventRecorder::new().0),
         metrics: Arc::clone(&metrics),
         placement: options.node_placement.into(),
