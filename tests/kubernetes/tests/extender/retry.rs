@@ -15,7 +15,7 @@ fn pod_that_fits_later_is_changed_once_for_the_scheduler_to_try_it_again() {
     let first = fixture.pod(running(pod("test", "first", 10), "n1", 0, 10));
     fixture.pod(running(pod("test", "second", 10), "n2", 0, 10));
     let [fits, elsewhere, large, gone, bound] =
-        [("fits", 8), ("elsewhere", 8), ("large", 14), ("gone", 8), ("bound", 2)]
+        [("fits", 8), ("elsewhere", 8), ("large", 15), ("gone", 8), ("bound", 2)]
             .map(|(name, units)| fixture.pod(pod("test", name, units)));
     let extender = fixture.extender();
     let refused = |pod: &Value, nodes: &[&str]| {
