@@ -210,17 +210,24 @@ fn running_pod_is_resized_and_holds_its_room_when_deleted_by_force() {
         "pod": "default/trainer", "gpus": {"0": {"mib": 9216, "percent": PERCENT, "containers": 1}},
     });
     until("the node reports it", || (held(&cluster) == expected).then_some(()));
+    // The kubelet would kill the container after two seconds, whatever its pod's grace period is.
+    let kubelet = |signal: &str| {
+        cluster.node(NODE).run("pkill", &[signal, "-x", "kubelet"]).exits(0);
+    };
+    kubelet("-STOP");
     cluster.kubectl(&["delete", "pod", "trainer", "--grace-period=0", "--force"]).exits(0);
     assert!(cluster.object("pod", "default", "trainer").is_none());
     cluster.apply_text(&pod("next", 12, &stays).to_string());
     println!("{}", cluster.reported("next", "1/1 GPUs: 5 of 12 units free"));
-    assert_eq!((held(&cluster), worker.number("info", "total")), (expected, 9216 * MIB));
+    cluster.node(NODE).run("pgrep", &["-f", &process]).exits(0);
+    assert_eq!(held(&cluster), expected);
     let next = cluster.object("pod", "default", "next").expect("the pod");
     assert!(next["spec"]["nodeName"].is_null(), "{next:#}");
     let start = Instant::now();
     cluster.node(NODE).run("pkill", &kill).exits(0);
     until("nothing is held", || held(&cluster).is_null().then_some(()));
     println!("its room is free {:?} after its container was killed", start.elapsed());
+    kubelet("-CONT");
     cluster.running("app=next", 1);
     println!("the next pod runs {:?} after it", start.elapsed());
     assert_eq!(cluster.totals("next"), [T4 * 12 / 14 * MIB]);
