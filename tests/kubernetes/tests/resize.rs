@@ -211,10 +211,7 @@ fn running_pod_is_resized_and_holds_its_room_when_deleted_by_force() {
     });
     until("the node reports it", || (held(&cluster) == expected).then_some(()));
     // The kubelet would kill the container after two seconds, whatever its pod's grace period is.
-    let kubelet = |signal: &str| {
-        cluster.node(NODE).run("pkill", &[signal, "-x", "kubelet"]).exits(0);
-    };
-    kubelet("-STOP");
+    cluster.node(NODE).run("pkill", &["-STOP", "-x", "kubelet"]).exits(0);
     cluster.kubectl(&["delete", "pod", "trainer", "--grace-period=0", "--force"]).exits(0);
     assert!(cluster.object("pod", "default", "trainer").is_none());
     cluster.apply_text(&pod("next", 12, &stays).to_string());
@@ -227,7 +224,7 @@ fn running_pod_is_resized_and_holds_its_room_when_deleted_by_force() {
     cluster.node(NODE).run("pkill", &kill).exits(0);
     until("nothing is held", || held(&cluster).is_null().then_some(()));
     println!("its room is free {:?} after its container was killed", start.elapsed());
-    kubelet("-CONT");
+    cluster.node(NODE).run("pkill", &["-CONT", "-x", "kubelet"]).exits(0);
     cluster.running("app=next", 1);
     println!("the next pod runs {:?} after it", start.elapsed());
     assert_eq!(cluster.totals("next"), [T4 * 12 / 14 * MIB]);
