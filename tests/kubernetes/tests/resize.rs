@@ -210,8 +210,12 @@ fn running_pod_is_resized_and_holds_its_room_when_deleted_by_force() {
         "pod": "default/trainer", "gpus": {"0": {"mib": 9216, "percent": PERCENT, "containers": 1}},
     });
     until("the node reports it", || (held(&cluster) == expected).then_some(()));
-    // The kubelet would kill the container after two seconds, whatever its pod's grace period is.
-    cluster.node(NODE).run("pkill", &["-STOP", "-x", "kubelet"]).exits(0);
+    // The kubelet has the container killed after two seconds, whatever the grace period of its pod:
+    // containerd's shim for it stands still meanwhile.
+    let find = format!("ps -o ppid= -p $(pgrep -o -f '{process}')");
+    let shim = cluster.node(NODE).run("sh", &["-c", &find]).exits(0).stdout;
+    let signal = |name: &str| format!("kill -{name} {}", shim.trim());
+    cluster.node(NODE).run("sh", &["-c", &signal("STOP")]).exits(0);
     cluster.kubectl(&["delete", "pod", "trainer", "--grace-period=0", "--force"]).exits(0);
     assert!(cluster.object("pod", "default", "trainer").is_none());
     cluster.apply_text(&pod("next", 12, &stays).to_string());
@@ -224,7 +228,7 @@ fn running_pod_is_resized_and_holds_its_room_when_deleted_by_force() {
     cluster.node(NODE).run("pkill", &kill).exits(0);
     until("nothing is held", || held(&cluster).is_null().then_some(()));
     println!("its room is free {:?} after its container was killed", start.elapsed());
-    cluster.node(NODE).run("pkill", &["-CONT", "-x", "kubelet"]).exits(0);
+    cluster.node(NODE).run("sh", &["-c", &signal("CONT")]).exits(0);
     cluster.running("app=next", 1);
     println!("the next pod runs {:?} after it", start.elapsed());
     assert_eq!(cluster.totals("next"), [T4 * 12 / 14 * MIB]);
