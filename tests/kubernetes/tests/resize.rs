@@ -226,9 +226,9 @@ fn running_pod_is_resized_and_holds_its_room_when_deleted_by_force() {
     assert!(next["spec"]["nodeName"].is_null(), "{next:#}");
     let start = Instant::now();
     cluster.node(NODE).run("pkill", &kill).exits(0);
+    cluster.node(NODE).run("sh", &["-c", &signal("CONT")]).exits(0);
     until("nothing is held", || held(&cluster).is_null().then_some(()));
     println!("its room is free {:?} after its container was killed", start.elapsed());
-    cluster.node(NODE).run("sh", &["-c", &signal("CONT")]).exits(0);
     cluster.running("app=next", 1);
     println!("the next pod runs {:?} after it", start.elapsed());
     assert_eq!(cluster.totals("next"), [T4 * 12 / 14 * MIB]);
