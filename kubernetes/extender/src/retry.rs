@@ -69,8 +69,9 @@ impl Retry {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Examines some pods, and returns titles of those that a node has fitted twice, and the changes
-    /// that have the scheduler try them again. Pods that are bound, claimed or gone are forgotten.
+    /// Examines some pods, and returns titles of those that a node has fitted twice, and the
+    /// changes that have the scheduler try them again. Pods that are bound, claimed or gone are
+    /// forgotten.
     fn check(&self, number: u64, cluster: &Cluster) -> Vec<(String, Change)> {
         let mut refused = self.refused();
         refused.retain(|uid, _| cluster.pod(uid).is_some_and(|pod| pod.node().is_none()));

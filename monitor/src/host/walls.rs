@@ -284,9 +284,8 @@ impl Host {
         device.index.is_instance().then_some(Reason::Mig)
     }
 
-    /// Returns the configured margin; none: there is none. Error: why no container is to start on the
-    /// device, where it is below zero or exceeds the memory, as far as that is known: the limit would
-    /// be none.
+    /// Returns the configured margin; none: there is none. Error: why no container is to start on
+    /// the device, where it is below zero or exceeds the memory, as far as that is known.
     fn configured_margin(&self, device: &DeviceState) -> Result<Option<Bytes>, String> {
         let Some(margin) = self.start.wall.margin_mib else { return Ok(None) };
         let total = Bytes(self.total(device));
