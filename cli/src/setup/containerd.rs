@@ -151,8 +151,8 @@ pub(super) fn check_next(name: &str, program: &str, next: Option<&str>) -> Resul
 }
 
 /// Returns the lines of the default runtime's table that say how CRI starts containers with it,
-/// such as `base_runtime_spec` on a node of kind: pods keep them where cgpu stands for that runtime.
-/// Empty if the default is in another file, or in what a template does not show.
+/// such as `base_runtime_spec` on a node of kind: pods keep them where cgpu stands for that
+/// runtime. Empty if the default is in another file, or in what a template does not show.
 fn settings_of_default(before: &str, plugin: &str) -> String {
     let Ok(Some(before)) = unset(before) else { return String::new() };
     let Ok(file) = before.parse::<toml::Table>() else { return String::new() };
