@@ -136,7 +136,11 @@ fn run(arguments: &Arguments, folder: &Path) -> Result<(), String> {
             is_claimed: arguments.engine == Engine::Dra,
         })
         .collect();
-    eprintln!("cgpu-lab: starting {} nodes; this takes a minute or two", nodes.len());
+    let count = match nodes.len() {
+        1 => "1 node".to_owned(),
+        several => format!("{several} nodes"),
+    };
+    eprintln!("cgpu-lab: starting {count}; this takes a minute or two");
     let lab =
         Lab::start(folder, &nodes, &images).map_err(|missing| instructions(&missing, folder))?;
     let example = folder.join("example.yaml");
@@ -148,7 +152,7 @@ fn run(arguments: &Arguments, folder: &Path) -> Result<(), String> {
     lab.wait_until_accepted(&example);
     let (kubectl, dist) = (lab.kubectl().display(), Dist::find());
     println!(
-        "The lab runs: {} nodes, each with the simulated GPUs {}. In another terminal:
+        "The lab runs: {count}, each with the simulated GPUs {}. In another terminal:
 
     export KUBECONFIG={}
     export PATH={kubectl}:{}:$PATH
@@ -162,7 +166,6 @@ fn run(arguments: &Arguments, folder: &Path) -> Result<(), String> {
 
 alloc_fill sees a GPU of 4 GiB, and gets what its context leaves of it. Of two workers, the one in
 fast launches three times as many kernels. To stop: ctrl-C here, or cargo xtask lab --stop.",
-        nodes.len(),
         arguments.gpus,
         lab.kubeconfig().display(),
         dist.folder().display(),
